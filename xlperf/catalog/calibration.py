@@ -125,9 +125,7 @@ def gathers_sequences(software: str) -> bool:
 
 @cache
 def _stack_kernels(column: str) -> dict[str, str]:
-    """Rows of ``kernels.csv``: the stack whose ``kernels`` a stack calls, the library of its ``attention``,
-    ...
-    """
+    """A column of ``kernels.csv`` by software: whose ``kernels`` it calls, the library of its ``attention``."""
     return {row["software"]: row[column] for row in resources.stack_rows("kernels") if row[column]}
 
 
@@ -187,9 +185,7 @@ class _Single(dict[tuple[str, str, str, str], Found]):
 
 
 class Calibration:
-    """Constants of kernel families, collectives and software; InputError for unknown families, constants or units, or
-    bad values.
-    """
+    """Constants of kernel families, collectives and software; InputError for unknown ones and bad values."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

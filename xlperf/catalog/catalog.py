@@ -42,9 +42,7 @@ _WHOLE = ("calibration", OWN_RUNS)  # sheets whose rows belong together in any f
 
 
 class Catalog:
-    """Accelerators, networks, models, prices and calibration, by :func:`load_catalog` or :meth:`from_tables`;
-    immutable.
-    """
+    """Accelerators, networks, models, prices, calibration by :func:`load_catalog` or :meth:`from_tables`; immutable."""
 
     case = "base"  # low, base or high: of prices and of the bands of answers
     _as_measured: Catalog | None = None
@@ -81,15 +79,11 @@ class Catalog:
 
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
-        """A catalog of one table of each kind, empty if not given, without rows that refer to unknown names
-        (:attr:`orphans`).
-        """
+        """A catalog of given tables, the others empty, without rows that refer to unknown names (:attr:`orphans`)."""
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table], checked: bool = False) -> Catalog:
-        """Replace tables of the same kind and leave out rows that refer to unknown names (:attr:`orphans`), unless
-        ``checked``.
-        """
+        """Replace tables and, unless ``checked``, leave out rows that refer to unknown names (:attr:`orphans`)."""
         given = {table.kind: table.in_case(self.case) for table in tables}
         result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
         result.case = self.case
@@ -403,9 +397,7 @@ MOST_FILES = 4  # files that stay in the cache folder, the newest
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
-    """Tables of a workbook from its cache; none if the cache lacks it and these readers, or another user may have
-    written it.
-    """
+    """Tables of a workbook from its cache; None if it lacks them, or another user may have written it."""
     try:
         target = _file(path, folder)
         with stored(target) as stream:

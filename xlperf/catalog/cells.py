@@ -380,9 +380,7 @@ def plan_kind(header: Sequence[object]) -> str:
 
 
 def parse_header(kind: str, header: Sequence[object]) -> Header:
-    """Columns, units and faults of a header row; result columns beside the inputs have no field, unknown ones are
-    faults.
-    """
+    """Columns, units and faults of a header row; result columns have no field, unknown ones are faults."""
     plain = (cell if cell is None or isinstance(cell, (str, float, int)) else shown(cell) for cell in header)
     return _parse_header(kind, tuple(plain))
 

@@ -108,10 +108,7 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
 
 
 def unread_in(given: str | None, own: str | None = None) -> list[Fault]:
-    """Sheets that look like a sheet of a catalog but are not read, of the catalog ``given`` and a workbook of plans.
-
-    Raises InputError if a workbook cannot be read, or the given one has no sheet of a catalog.
-    """
+    """Sheets of the catalog ``given`` and a workbook of plans that look like a sheet of a catalog but are not read."""
     if given is not None and is_table_file(given):
         given = None
     faults: list[Fault] = []

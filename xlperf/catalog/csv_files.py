@@ -70,9 +70,8 @@ class CsvFile(NamedTuple):
 
 
 def read_csv(path: str | os.PathLike[str]) -> CsvFile:
-    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`; InputError
-    if it is unreadable. Commas, semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as
-    from Excel.
+    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`. Commas,
+    semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as from Excel.
     """
     with _opened(path, SIZE_LIMIT) as (stream, name):
         return _whole_csv(_all_of(stream, name), name)

@@ -388,9 +388,7 @@ def table_from_rows(
 
 
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
-    """Columns by header (numbers, booleans, or text, also of numbers) as by :func:`table_from_rows`, fast for many
-    rows.
-    """
+    """Columns by header, of numbers, booleans or text, as by :func:`table_from_rows`, fast for many rows."""
     header = list(columns)
     table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))
     raise_faults(faults)

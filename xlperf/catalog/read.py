@@ -167,9 +167,7 @@ def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) ->
 
 
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
-    """Catalog sheets of a workbook, or catalog tables of a .csv or .parquet file or a folder of them, with all their
-    faults. A missing sheet is a fault if ``required``.
-    """
+    """Catalog sheets of a workbook, or tables of files or a folder, with faults; ``required``: all sheets."""
     tables: list[Table] = []
     faults: list[Fault] = []
     if is_table_file(path):
@@ -220,9 +218,7 @@ def _catalog_kind(name: str, header: Sequence[object]) -> str:
 def read_plan_tables(
     path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None
 ) -> tuple[list[Table], list[Fault]]:
-    """Plan sheets of a workbook, or ``sheet`` alone, with all their faults; by default the sheet's name or columns say
-    the kind.
-    """
+    """Plan sheets of a workbook, or ``sheet`` alone, with their faults; names or columns say the kind by default."""
     tables: list[Table] = []
     faults: list[Fault] = []
     with open_workbook(path) as book:
@@ -322,9 +318,7 @@ KindOf = Callable[[str, Sequence[object]], str]
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
-    """Plans of a workbook, a CSV or Parquet file, or CSV on standard input (``-``): a table for each kind that has
-    plans, at least one, without result columns. InputError has every fault.
-    """
+    """Plans of a workbook, CSV or Parquet file, or of standard input (``-``): a table for each kind with rows."""
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
     else:
@@ -351,9 +345,7 @@ class PlanRows(NamedTuple):
 
 
 def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
-    """The plans of a CSV or Parquet file, or of CSV on standard input, in one block at least, in the memory of one of
-    them. Faults of cells come with the tables.
-    """
+    """Plans of a CSV or Parquet file, or of CSV on standard input, in one block at least, of which one is in memory."""
     name, ending = _name(path), Path(path).suffix.casefold()
 
     def wanted(header: Sequence[object]) -> set[int]:
@@ -373,9 +365,8 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
-    """Rows of one kind that have a cost (chiplet designs, servers or plans), or of another catalog sheet among
-    ``kinds``, from a file or ``sheet``. By default the chiplets of a workbook if it has rows, else servers; a header
-    decides the kind of a file.
+    """Rows of one kind that have a cost (chiplet designs, servers, plans), or of a catalog sheet among ``kinds``, of a
+    file or ``sheet``. By default chiplets of a workbook if it has rows, else servers; a header decides in a file.
     """
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")

@@ -53,9 +53,7 @@ class Orphans:
 def without_orphans(
     tables: Mapping[str, Table], indexes: Index, strict: Sequence[str]
 ) -> tuple[dict[str, Table], Orphans]:
-    """Tables without rows whose references are unknown, directly or through other rows; indexes follow. References of
-    the ``strict`` kinds are checked.
-    """
+    """Tables without rows that name something unknown, directly or through rows; ``strict`` kinds are checked."""
     left, result = dict(tables), Orphans()
     spelled: dict[str, Spellings] = {}
     again = True

@@ -257,10 +257,7 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
 
 
 def _of_own_runs(rows: dict[str, list[Column]], measured: Sequence[Column]) -> tuple[Column, ...]:
-    """Columns that a measured run may have beside those of its sheet: all other settings of plans and measured results.
-
-    A choice of both kinds of plans has the words of both; a column that is a choice of one kind alone is text.
-    """
+    """Columns of a measured run beside its sheet: other settings of plans and results. Choices join."""
     beside: dict[str, Column] = {}
     shown_already = {column.name for column in rows[OWN_RUNS]} | {"name"}
     for column in (*rows["training"], *rows["inference"], *measured):

@@ -278,9 +278,7 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
 
 
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
-    """Faults of the keys of a catalog table, without case: (row, column, problem). The key of a network row is its name
-    and tier; of a calibration row its name and its scope.
-    """
+    """Faults of keys: (row, column, problem). A network row has name and tier, a calibration row name and scope."""
     key = table.schema.key.name
     if key not in table:
         return []
@@ -342,9 +340,7 @@ def _tier_faults(table: Table) -> Iterator[tuple[int, str, str]]:
 
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
-    """Values of a column in the units used inside, (rows,), from the column of the case ``low`` or ``high`` if given;
-    blanks have the default.
-    """
+    """Values of a column in a case (``low``, ``high``) if given, else of the column; blanks have the default."""
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
     if case == "base" or other not in table.schema.by_name or not len(values):

@@ -37,9 +37,7 @@ class _LocalNames(dict[str, str]):
 
 
 class Package:
-    """The parts of an .xlsx or .ods file, of limited unpacked bytes and elements; InputError in one line if it is
-    unreadable.
-    """
+    """The parts of an .xlsx or .ods file, of limited unpacked bytes and elements."""
 
     def __init__(
         self,
@@ -90,9 +88,7 @@ class Package:
         return part.casefold() in self._folded
 
     def chunks(self, part: str) -> Iterator[bytes]:
-        """Unpacked bytes of one part; never more in memory than a chunk. InputError for a damaged part or one beyond
-        the limits.
-        """
+        """Unpacked bytes of one part, a chunk at a time; InputError for one that is damaged or beyond the limits."""
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
         if size > min(self._part_limit, self._left):
@@ -133,9 +129,7 @@ class Package:
         return InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
 
     def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
-        """Parse one part; element names come without their prefix. A document type is refused anywhere, so that no
-        entity is ever declared or expanded.
-        """
+        """Parse one part; elements have no prefix. A document type is refused, so that no entity is ever expanded."""
         parser = expat.ParserCreate()
         parser.buffer_text = True
 
@@ -201,9 +195,7 @@ def _check_file(path: Path) -> None:
 
 
 def _directory_size(stream: BinaryIO) -> int:
-    """Bytes of the list of parts, which zipfile parses whole, as the last record of a zip archive says; 0 without one.
-    [B]
-    """
+    """Bytes of the list of parts, which zipfile parses whole, by the last record of a zip; 0 without one. [B]"""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 2**16 - 128))
     tail = stream.read()

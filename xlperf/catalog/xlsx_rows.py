@@ -40,9 +40,7 @@ class Added(NamedTuple):
 
 
 def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
-    """Add a row, in the units of the schema, below the last one of a catalog sheet in the units of its headers.
-    InputError if there is no such sheet, the name exists, or the row below the table holds something else.
-    """
+    """Add a row, in the units of the schema, below the last one of a catalog sheet, in the units of its headers."""
     with Workbook(path) as book:
         sheet = book.sheet(kind)
         block = find_block(book, sheet, kind) if sheet is not None else None
@@ -205,9 +203,8 @@ def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mappin
 
 
 def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Sheets of a workbook, read whole, as lines of text: one for a sheet and its Excel tables, then one for each row
-    that holds anything, cells separated by tabs, formulas as formulas. The text does not depend on the program that
-    saved it.
+    """Sheets of a workbook as lines of text: one for a sheet and its Excel tables, then one for each filled row, cells
+    separated by tabs, formulas as formulas. The text does not depend on the program that saved it.
     """
     sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
     with Workbook(path) as book:

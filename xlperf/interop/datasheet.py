@@ -37,10 +37,7 @@ class AcceleratorRow(NamedTuple):
 
 
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read lines of a name and a value, separated by a comma, tab, colon or equals sign; or a JSON object.
-
-    Raises InputError if the file cannot be read or holds no such line.
-    """
+    """Lines of a name and a value, separated by a comma, tab, colon or equals sign, or a JSON object, of a file."""
     file = Path(path)
     text = read_text(file, "a card as .csv, .txt or .json")
     if file.suffix.casefold() == ".json":
@@ -58,10 +55,7 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def accelerator_row(card: Mapping[str, str], name: str, source: str) -> AcceleratorRow:
-    """Turn a card into a row of the sheet ``accelerators``.
-
-    Raises InputError for a value that is no number in a unit of its column, naming the line.
-    """
+    """A card as a row of the sheet ``accelerators``; InputError names the line of a bad value."""
     columns = table_schema("accelerators").by_name
     row: dict[str, float | str] = {}
     remarks: list[str] = []

@@ -71,12 +71,10 @@ def _same() -> list[tuple[str, tuple[str, ...], str]]:
 
 
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
-    """Turn a configuration into a row of the sheet ``models``.
+    """A configuration (config.json) as a row of the sheet ``models``; InputError if it lacks a number that a row needs.
 
-    ``config``: content of config.json. ``name``: name for the model. ``source``: origin of the file. ``counted``:
-    whether a count of parameters agrees, or True if the caller will compare it; None without a count. An unknown type
-    is read as Llama only with an agreeing count. Returns the row, parts left out, and the reason for refused plans.
-    Raises InputError if the configuration lacks a number that a row needs.
+    ``counted``: whether a count of parameters agrees, or True if the caller will compare it; None without a count. An
+    unknown type is read as Llama only with an agreeing count.
     """
     if config.get("peft_type"):
         base = config.get("base_model_name_or_path") or "its base model"

@@ -27,11 +27,7 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
-    """Read a configuration, and count the weights in the files or the index beside it.
-
-    Returns the configuration, the number of weights (None if unknown), and its source. Raises InputError for a
-    missing file, a file that is no JSON object, or a folder that holds an adapter alone.
-    """
+    """Configuration of a file or folder, number of weights beside it (None if unknown), and their source."""
     file = Path(path)
     if file.is_dir():
         file = file / "config.json"
@@ -108,9 +104,7 @@ class ModelType(NamedTuple):
 
 @cache
 def _entry_names(kind: str) -> re.Pattern[str]:
-    """Names of entries in ``hugging_face_names.csv``: of ``structure`` that may change the computation of a model, the
-    ``harmless`` among them, and those that no type reads ``anywhere`` as a shape.
-    """
+    """Names of ``hugging_face_names.csv``: of the ``structure``, ``harmless`` ones, and no shape ``anywhere``."""
     return re.compile("|".join(row["pattern"] for row in rows("interop/hugging_face_names.csv") if row["kind"] == kind))
 
 
@@ -154,10 +148,8 @@ class Entries(dict[str, Any]):
         return any(self.get(key) is False for key in _SWITCHES)
 
     def unread(self, known: bool) -> list[str]:
-        """Entries that may change the computation of a model and were not looked up.
-
-        ``known``: for a known type, entries with their defaults and names without structure do not count; for an
-        unknown type every entry counts unless all types share its name.
+        """Entries that were not looked up and may change the computation; of a ``known`` type those with a name of
+        the structure whose value is not the default.
         """
         stated = [key for key in self if key not in self.read and not _entry_names("anywhere").search(key)]
         if not known:
@@ -215,9 +207,8 @@ def defaults_of(kind: str) -> Mapping[str, Any]:
 
 
 def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
-    """Whether a model with parts ties its embeddings, as far as its own entries say: None if its text part does.
-
-    Transformers from release 5 on reads the entry of the whole and has a default for it; before, the text part decides.
+    """Whether a model with parts ties its embeddings, by its own entries; None if its text part decides, as before
+    release 5 of Transformers.
     """
     stated = config.get("tie_word_embeddings")
     if isinstance(stated, bool):
@@ -304,10 +295,8 @@ Format = Callable[[str], str]  # format of a module by its name, "" in 16 bits
 def checkpoint_columns(
     narrow: object, row: Mapping[str, object], config: Mapping[str, Any], source: str
 ) -> dict[str, object]:
-    """Columns of the sheet models with the formats of a checkpoint; none if it states no format.
-
-    ``narrow``: its ``quantization_config``. ``row``: the row so far: layers and experts. ``config``: the language part,
-    in which ``expert_dtype`` is DeepSeek-V4's. Raises InputError for a method that is not known.
+    """Columns of the sheet models with the formats of a checkpoint from its ``quantization_config``, for a row with its
+    layers and experts; none if it states no format. InputError for a method that is not known.
     """
     if not isinstance(narrow, Mapping) or not narrow:
         return {}

@@ -353,10 +353,7 @@ def _beside_experts(row: Row, result: Reading) -> None:
 
 
 def _pairs(row: Row, result: Reading) -> None:
-    """Two attention and two dense blocks in a layer, experts beside the second pair (LongCat-Flash).
-
-    Each half is a layer here. Experts that compute nothing take their share of the choices of a token.
-    """
+    """Two attention and two dense blocks in a layer, here two layers; experts beside the second (LongCat-Flash)."""
     layers, idle = num_layers(row), result.number("zero_expert_num")
     experts, chosen = (int(str(row.get(name) or 0)) for name in ("num_experts", "top_k"))
     row |= {"num_layers": 2 * layers, "ffn_pattern": f"{layers} dense : {layers} dense + experts"}

@@ -82,10 +82,7 @@ LOG = "(log)"  # suffixes of version names that occur in logs and results alone
 
 
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
-    """Arguments of one plan, one per line; with the shape of its model, the commands that start it.
-
-    Raises InputError if the stack does not run plans of this kind, or a start would break a rule about its flags.
-    """
+    """Arguments of a plan, one per line; with the shape of its model, the commands that start it."""
     known = flags(stack)
     if known[0].kind != plan.kind:
         fitting = [name for name in stacks() if flags(name)[0].kind == plan.kind]
@@ -192,9 +189,8 @@ def read_launch(
     """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
     ``stack``: "" for the stack that recognises the text, or owns most of its flags. ``given``: columns and variables
-    that it lacks. ``beside``: folder for configurations that it refers to.
-    Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a setting
-    that moves a result is not read.
+    that it lacks. ``beside``: folder for configurations that it refers to. InputError if no stack recognises the text,
+    a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
@@ -314,10 +310,7 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
 
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
-    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file.
-
-    Returns the settings that move a result and are not read.
-    """
+    """Put the settings of a DeepSpeed configuration in place of its name; returns those that move a result unread."""
     inside = _beside(values["@deepspeed"], beside)
     config = _config_in(inside) if inside is not None else None
     if inside is None or config is None or config.kind != "json":
@@ -331,10 +324,7 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
 
 
 def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: list[str]) -> list[str]:
-    """Add the settings of the configuration that a start names: a file in the folder, or a here-document.
-
-    Returns the settings that move a result and are not read, the file itself among them.
-    """
+    """Add the settings of the configuration that a start names; settings that move a result and are not read."""
     path = values.pop("@options", "") or values.get("@config", "")
     if not path.endswith((".yaml", ".yml", ".json", ".toml")):
         return []

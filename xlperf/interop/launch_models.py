@@ -18,11 +18,7 @@ _PAD = 128.0
 
 
 def named_model(names: list[str], models: Table) -> str:
-    """The model of the catalog that one of some names means, "" if none does.
-
-    ``names``: as a launch file has them, paths too. A name means a model if it is its name or an alias, but for words
-    that leave the shape as it is (Instruct, FP8, a date).
-    """
+    """The model with one of some names or aliases, but for words that leave the shape as it is; "" if none."""
     spelled = _spelled(models)
     for text in names:
         text = text[:LONGEST_MODEL].rstrip("/").removesuffix(".yaml").removesuffix(".toml").removesuffix(".json")

@@ -75,9 +75,8 @@ def _holds(condition: str, settings: Mapping[str, str]) -> bool:
 def settled(
     column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str], counted: bool = False
 ) -> bool:
-    """Whether a setting without a value is superfluous because other settings decide its columns.
-
-    ``counted``: the number of accelerators is that of a node times the nodes, one of which has no value.
+    """Whether other settings decide the columns of one without a value; ``counted``: the file multiplies nodes and
+    their accelerators, one of which has no value.
     """
     if column.startswith("@array"):
         return not sourced or ("MODEL" in column and "model" in plan)

@@ -85,10 +85,7 @@ class Shell:
             raise Endless(f"its variables make more than {MOST_WORK:,} characters")
 
     def commands(self, text: str) -> Iterator[Call | str]:
-        """Each command in turn; the text of a here-document as a whole.
-
-        Raises Endless if variables grow or blocks nest beyond the size of a script.
-        """
+        """Each command in turn; a here-document as a whole. Endless if variables grow or blocks nest too far."""
         for name, value in _of_scheduler(text).items():
             self.variables.setdefault(name, value)
         taken: list[bool | None] = []  # of each condition around a statement: taken, not, or another branch was

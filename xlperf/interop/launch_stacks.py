@@ -103,10 +103,7 @@ def readable() -> str:
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
-    """The first stack with evidence in a file; "" if no stack has any, ``serving`` for an engine.
-
-    Raises InputError for a known stack that is not read.
-    """
+    """The first stack with evidence in a file, "" if none, ``serving`` for an engine; InputError for one not read."""
     settings = config.settings or [one for group in groups for one in group]
     names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
     options = frozenset(plain(one.name) for one in settings if one.name.startswith("-"))
@@ -215,10 +212,7 @@ def _line_of(text: str, key: str) -> int:
 
 
 def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, name: str) -> str:
-    """Model of the catalog behind a stack's own name, "" if the table lacks it.
-
-    Raises InputError if the stack's model is known to be missing in the catalog.
-    """
+    """Model of the catalog behind a stack's own name, "" if none is known; InputError if the catalog lacks it."""
     named = " ".join(quantities[key] for key in ("@model", "@flavor") if quantities.get(key))
     sized = " ".join(quantities[key] for key in ("@family", "@size") if quantities.get(key))
     spelled = [one for one in (named, sized if quantities.get("@size") else "") if one]

@@ -47,10 +47,7 @@ class Shape(NamedTuple):
 
 
 def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]:
-    """Columns of a plan with the defaults that a start has to state.
-
-    Returns the same and, of training plans, sequence length, micro batch and global batch.
-    """
+    """Columns of a plan; of training also sequence length, micro batch and global batch, which a start has to state."""
     result = dict(stated)
     if kind != "training":
         return result
@@ -121,10 +118,7 @@ def layout(num_layers: int, chunks: int) -> str:
 
 
 def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Flags of a start that no column of a plan has, as they are written: rows of ``start.csv`` whose conditions hold.
-
-    Lines and conditions name columns of the plan, columns of the ``model`` and :func:`_derived` values.
-    """
+    """Flags of no column: rows of ``start.csv`` whose conditions on plan, ``model`` and derived values hold."""
     if STACKS[stack].command:
         yield f"{STACKS[stack].command} {_checkpoint(stated)}"
     model = {f"model.{name}": str(v) if isinstance(v, str) else text(float(v)) for name, v in shape.model.items()}

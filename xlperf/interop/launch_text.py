@@ -39,10 +39,7 @@ _COUNTED = {
 
 
 class LogLines(NamedTuple):
-    """Settings of a log by the names of its stack's flags, and facts by column.
-
-    ``stack``: "" if a benchmark does not name its engine, or the text is no log.
-    """
+    """Settings by flags of the ``stack`` that wrote a log ("" for none or an unnamed engine), and facts by column."""
 
     stack: str
     settings: Mapping[str, str]
@@ -149,10 +146,7 @@ FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
 
 
 class Setting(NamedTuple):
-    """A name as it is written, ``--tp-size``, ``trainer.devices=`` or ``vllm serve``, and the arguments behind it.
-
-    Variables that are set for another program have names that start with ``$``.
-    """
+    """A name as it is written (``--tp-size``, ``trainer.devices=``, ``$VARIABLE``) and the arguments behind it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -176,10 +170,7 @@ class Setting(NamedTuple):
 def settings_of(
     text: str, given: Mapping[str, str] | None = None, commands: Sequence[str] = (), nested: int = 0
 ) -> list[list[Setting]]:
-    """Arguments of a text, one list for each command; YAML, TOML, JSON and logs have one.
-
-    Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
-    """
+    """Arguments of each command of a text; YAML, TOML, JSON and logs are one. Endless for an endless script."""
     logged = logged_settings(text)
     if logged:
         return [logged]

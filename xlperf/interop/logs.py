@@ -78,22 +78,16 @@ class LogValue(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Numbers of one log.
-
-    ``results``: measured results. ``settings``: plan columns, FLOP rates and step times beside them, to compare with
-    the plan.
-    """
+    """Measured results of a log; and plan columns, FLOP rates and step times, to compare with the plan."""
 
     results: list[LogValue]
     settings: list[LogValue]
 
 
 def read_log(path: str | Path) -> Log:
-    """Measured values of a log: medians over steps after the warm-up, with their spread.
+    """Measured values of a log: medians over steps after the warm-up; lines of several ranks for one step count once.
 
-    Lines of several ranks for one step count once. A log that starts in the middle of a run has no warm-up.
-
-    Raises InputError if the log has no known result.
+    A log that starts in the middle of a run has no warm-up. InputError if the log has no known result.
     """
     patterns = [(row, _compiled(row["pattern"])) for row in stack_rows("log_patterns")]
     values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
@@ -223,10 +217,7 @@ def class_of(kernel: str) -> str:
 
 
 def read_profile(path: str | Path, steps: int | None = None) -> Profile:
-    """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
-
-    Raises InputError without kernels, or without a number of steps.
-    """
+    """Kernel times by class of a Chrome or Kineto trace, or of a summary (CSV or JSON: class and ms a step)."""
     source = Path(path)
     classes = {name: code for code, (name, _) in enumerate(_patterns())}
     codes, starts, lengths, seen = array("b"), array("d"), array("d"), set()
@@ -297,12 +288,8 @@ _ASSUMED = ("software", "num_accelerators", "mode")  # columns that follow from 
 
 
 class Logged(NamedTuple):
-    """Plan columns of a logged run.
-
-    - ``stack``: writer of the log, "" if none is recognised.
-    - ``columns``: values as in a sheet.
-    - ``defaults``: columns at the value of a blank cell, by default or by setting.
-    - ``quantities``: of the stack and of the model, for :func:`xlperf.interop.launch_rules.plan_of`.
+    """Plan columns of a logged run: its stack ("" if unknown), values as in a sheet, columns at the value of a blank
+    cell, and quantities for :func:`xlperf.interop.launch_rules.plan_of`.
     """
 
     stack: str

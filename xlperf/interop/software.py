@@ -161,10 +161,7 @@ class Condition(NamedTuple):
 
 
 class StackRule(NamedTuple):
-    """A rule of a stack.
-
-    ``says``: the sentence about a plan that breaks it, with columns in braces. ``source``: file and check of the stack.
-    """
+    """A rule of a stack; ``says``: the sentence about a plan that breaks it, with columns in braces."""
 
     stack: str
     rule: str

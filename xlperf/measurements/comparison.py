@@ -90,9 +90,8 @@ def relative_error(metric: str, predicted: float, measured: float) -> float:
 
 
 def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
-    """Metrics of a row that are compared, in the order of rank: (column, quantity, primary). Training: the first of
-    time, tokens, TFLOP/s and MFU, and memory; inference: all, with latency, else TPOT, else tokens/s as the time per
-    token.
+    """Compared metrics of a row by rank: (column, quantity, primary). Training: the first of time, tokens, TFLOP/s and
+    MFU, and memory; inference: all, the first of latency, TPOT and tokens/s as the time per token.
     """
     given = {name for name, values in published.number.items() if not math.isnan(values[row])}
     results = []
@@ -221,9 +220,8 @@ class _Predictions:
         return float(batch / (self._value("tpot", plan) * count))
 
     def _memory(self, plan: int, words: str) -> float:
-        """Memory in the unit and sense of ``mem_kind``.
-
-        Reserved memory is the allocator's share without the driver's; ratios compare saved activations of the layers.
+        """Memory in the unit and sense of ``mem_kind``: reserved is without the driver's share, ratios are of saved
+        activations.
         """
         words = words.casefold()
         if words.startswith("percent"):
@@ -284,8 +282,8 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"  # vLLM's kernels of 2025 for such weights take 
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
-    """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one. A missing
-    output length follows from the energies of a request and a token.
+    """Rows of measured power as inference rows, and why a row is no plan, "" if it is; a missing output length follows
+    from the energies of a request and a token.
     """
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}

@@ -27,9 +27,7 @@ _QUANTILES = 101
 
 
 def published_efficiencies(catalog: Catalog) -> Mapping[str, Array]:
-    """Measured over limit of every published row that is a plan, sorted, by kind: MFU of training, output rate of
-    serving, and rate of a single request.
-    """
+    """Measured over limit of published rows, sorted: MFU of training, rate of serving and of a single request."""
     training, inference = read_published(workbook("validation.xlsx"))
     runs, served = training_plans(training, catalog), inference_plans(inference, catalog)
     results, rates = predicted(runs), predicted(served)

@@ -38,9 +38,8 @@ _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-
 
 
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published inference rows into plans, with the reasons why the others are none. Serving rows are batched
-    continuously at their concurrency, but a single request without a stated limit is a static batch; a precision that
-    is not stated is the one in the model's name, else 16 bits.
+    """Published inference rows as plans, with reasons why others are none. One request without a stated limit
+    is a static batch; an unstated precision is the one in the model's name, else 16 bits.
     """
     models = ModelNames(catalog)
     chips = catalog.tables["accelerators"]
@@ -156,8 +155,7 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
 
 def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
     """Attention replicas or engine copies of a row that prints the requests in flight and the batch of one copy: their
-    ratio, or copies = requests / (batch x replicas). A mixture of experts on as many ranks as batches has its replicas
-    in the ranks of one engine.
+    ratio. A mixture of experts on as many ranks has its replicas in the ranks of one engine.
     """
     if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
         return
@@ -173,10 +171,8 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
 
 
 def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
-    """Correct degrees of the ranks that share a stage.
-
-    Some rows count the ranks of one copy of the attention layers, some multiplied tp and ep: no more ranks share a
-    stage than there are accelerators.
+    """Correct degrees of the ranks that share a stage, no more than accelerators: some rows count ranks of one copy of
+    the attention layers, some multiplied tp and ep.
     """
     if "disagg" in text["mode"].casefold():
         return
@@ -195,10 +191,8 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
 
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str], experts: str) -> None:
-    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product.
-
-    ``experts``: precision of routed experts in the published checkpoint. MXFP4 is served as it is whatever the
-    precision around it.
+    """FP4 on accelerators without FP4 units: 4-bit weights are widened before the product. Routed ``experts``
+    in published MXFP4 are served so whatever the precision around them.
     """
     stored = str(plan["precision"])
     published = experts == "mxfp4" and stored.startswith(("fp8", "bf16"))
@@ -287,9 +281,7 @@ def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list
 
 
 def _pools(plan: dict[str, object], notes: str) -> float:
-    """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode; Refusal without
-    these.
-    """
+    """Degrees of both pools from the notes of a disaggregated row, and the workers that decode."""
     pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
     for result in _POOLS.finditer(notes):
         pools[result["pool"]][result["name"]] = float(result["value"])

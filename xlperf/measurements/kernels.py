@@ -86,9 +86,7 @@ class KernelRows:
 
     @property
     def held_back(self) -> np.ndarray:
-        """Mask of measurements excluded from every fit, on all accelerators and precisions: a fixed share of shapes by
-        their hash.
-        """
+        """Mask of measurements excluded from every fit, on all machines: a fixed share of shapes by their hash."""
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
         return np.array([_hash_share(name) < HELD_BACK_SHARE for name in names], dtype=bool)
@@ -119,9 +117,7 @@ class _Parsed:
 
 
 def read_kernels(path: str | Path) -> list[dict[str, str]]:
-    """Rows of the sheet ``kernels`` of a workbook; InputError if it is absent or a cell holds an error or an unsaved
-    formula.
-    """
+    """Rows of the sheet ``kernels`` of a workbook."""
     result = sheet_rows(Path(path), "kernels", "row_id")
     if result is None:
         raise InputError(Fault(Path(path).name, "has no sheet kernels with a column row_id"))
@@ -246,10 +242,8 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
 
 
 def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
-    """Products whose inputs came from main memory.
-
-    Repeated runs find their inputs in a large cache. If some products take less time than their bytes need, all
-    products of the same precision and machine that fit the cache and would be memory-bound are left out.
+    """Products whose inputs came from main memory: where some take less time than their bytes need, those of the same
+    precision and machine that fit the cache and would be memory-bound are left out.
     """
     given = rows.arguments
     sizes = (given[name] for name in ("m", "n", "k", "batch", "element_size", "output_element_size"))

@@ -87,9 +87,8 @@ class PublishedPlans:
 
 
 def read_published(path: str | Path) -> list[Published]:
-    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook. Missing
-    columns of ``published_columns.csv`` are blank, others are ignored unless they look misspelt; InputError has every
-    fault.
+    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook; missing
+    columns are blank, others are ignored unless they look misspelt.
     """
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xlsm"):
@@ -134,7 +133,7 @@ def read_power(path: str | Path) -> list[Published]:
 
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
     """Header, rows and ``place(row, column)`` of the table whose header has the column ``first``, as text; None without
-    the sheet or header. InputError if the workbook cannot be read, or a value is an error or an unsaved formula.
+    it. InputError if a value is an error or an unsaved formula.
     """
     with Workbook(path) as book:
         sheet = book.sheet(name)
@@ -417,10 +416,7 @@ def _agrees(model: Mapping[str, object], parameters: float) -> bool:
 
 
 def _derive(model: dict[str, object], parameters: float) -> str:
-    """Derive the feed-forward width, and open tied embeddings, from the stated parameters.
-
-    The width is a multiple of 1,024; if none comes within 1 % the model stays unchanged.
-    """
+    """Derive feed-forward width, a multiple of 1,024, and open tied embeddings from parameters; "" beyond 1 %."""
     tied = _number(model, "tied_embeddings")
     choices = []
     for choice in [0.0, 1.0] if math.isnan(tied) else [tied]:

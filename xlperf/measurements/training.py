@@ -138,9 +138,7 @@ def recipe_choice(printed: str) -> str:
 
 
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published training rows into plans. Rows of kind ``memory_ratio`` add a plan as the denominator, without
-    recomputation or sequence parallelism.
-    """
+    """Published training rows as plans; rows of kind ``memory_ratio`` add their denominator, without recomputation."""
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
 
@@ -158,9 +156,7 @@ def published_plans(
     models: ModelNames,
     plans_of: Callable[[int], tuple[list[dict[str, object]], list[str]]],
 ) -> PublishedPlans:
-    """Published rows by ``plans_of(row)``, which gives plans (a second one is the denominator of the first) and notes,
-    or refuses.
-    """
+    """Published rows by ``plans_of(row)``: plans (the second is the denominator of the first) and notes."""
     rows: list[dict[str, object]] = []
     index: list[int] = []
     reference: list[int] = []
