@@ -19,7 +19,7 @@ from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header, sh
 from xlperf.catalog.csv_files import CsvFile, CsvLines
 from xlperf.catalog.parse import Coded, convert
 from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
-from xlperf.catalog.table import Table, column_letters
+from xlperf.catalog.table import Table, column_letters, stacked
 
 MOST_ROWS, MOST_COLUMNS = 1_000, 64  # rows and columns of a card, headings and notes included
 _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field", "input", "quantity", "column"})
@@ -181,32 +181,12 @@ def _renamed(table: Table, names: Mapping[str, str], row: int, column: str) -> s
     return table.place(row, names.get(column, column))
 
 
-def joined(tables: Sequence[Table]) -> Table:
-    """Rows of several tables of own runs; places name their sources."""
-    known = table_schema(OWN_RUNS)
-    columns = {}
-    for name, column in known.by_name.items():
-        if column in known.columns or any(name in table for table in tables):
-            read = Table.text if column.is_text else Table.number
-            columns[name] = np.concatenate([read(table, name) for table in tables])
-    return Table(OWN_RUNS, columns, partial(_joined_place, tables))
-
-
 def beside(before: Table, added: Sequence[Table]) -> Table:
     """Own runs with more of them; a new run replaces one of the same name."""
     key = table_schema(OWN_RUNS).key.name
     names = {str(name).casefold() for table in added for name in table.text(key)}
     kept = [row for row, name in enumerate(before.text(key).tolist()) if str(name).casefold() not in names]
-    return joined([before.take(np.array(kept, dtype=np.int64)), *added])
-
-
-def _joined_place(tables: Sequence[Table], row: int, column: str) -> str:
-    """Place of a value in joined tables."""
-    for table in tables:
-        if row < len(table):
-            return table.place(row, column)
-        row -= len(table)
-    return tables[-1].place(-1, column)
+    return stacked([before.take(np.array(kept, dtype=np.int64)), *added])
 
 
 def run_plans(runs: Table, faults: list[Fault]) -> list[Table]:

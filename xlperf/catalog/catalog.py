@@ -10,7 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from xlperf.catalog.references import (
     DESIGNS,
     NOT_USABLE,
     UNKNOWN,
+    Names,
     index_of,
     of_what_is_known,
     unknown,
@@ -36,7 +37,7 @@ from xlperf.catalog.references import (
     without_orphans,
 )
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
-from xlperf.catalog.table import NamedCells, Place, SheetCells, Spellings, Table, aliases
+from xlperf.catalog.table import NamedCells, SheetCells, Table, aliases, stacked
 
 _WHOLE = ("calibration", OWN_RUNS)  # sheets whose rows belong together in any file
 
@@ -61,7 +62,6 @@ class Catalog:
             given[DESIGNS] = of_what_is_known(given, self._indexes)
             self._indexes[DESIGNS] = index_of(given[DESIGNS])
         self.tables: Mapping[str, Table] = MappingProxyType(with_exact_references(given, self._indexes))
-        self._spellings: dict[str, Spellings] = {}
         self._taken: dict[str, dict[str, str]] = {}
         self.calibration = Calibration(self.tables["calibration"])
         names: dict[str, str] = {}
@@ -187,9 +187,7 @@ class Catalog:
                     continue
                 at = index.get(name.strip().casefold(), UNKNOWN)
                 if at == UNKNOWN and name not in problems:
-                    if kind not in self._spellings:
-                        self._spellings[kind] = Spellings(self.orphans.whole.get(kind, self.tables[kind]))
-                    meant = self._spellings[kind].names(name)
+                    meant = self._names.meant(kind, name)
                     at = index.get(meant[0].casefold(), UNKNOWN) if len(meant) == 1 else UNKNOWN
                     if at != UNKNOWN:
                         self._taken.setdefault(kind, {})[name] = meant[0]
@@ -202,6 +200,11 @@ class Catalog:
             if faults:
                 raise InputError(faults)
         return np.array(result, dtype=np.int64)
+
+    @cached_property
+    def _names(self) -> Names:
+        """Names of rows, of rows that are left out too."""
+        return Names({**self.tables, **self.orphans.whole})
 
     def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
         """Why a name has no row: it is unknown, ambiguous, or its row names something that no table has."""
@@ -265,22 +268,11 @@ def laid_over(own: Table, shipped: Table) -> Table:
         return own
     new = {str(name).strip().casefold() for name in (*own[key].tolist(), *(word for _, word in aliases(own)))}
     rest = shipped.take([row for row, name in enumerate(shipped.text(key).tolist()) if name.casefold() not in new])
-    columns = {}
-    for column in own.schema.columns:
-        if column.name in own or column.name in rest:
-            read = Table.text if column.is_text else Table.number
-            columns[column.name] = np.concatenate([read(own, column.name), read(rest, column.name)])
-    if "aliases" in columns:
-        words = [text.split(";") for text in rest.text("aliases")]
+    if "aliases" in rest:
+        words = [text.split(";") for text in rest["aliases"]]
         free = [";".join(word for word in each if word.strip().casefold() not in new) for each in words]
-        columns["aliases"][len(own) :] = free
-
-    return Table(own.kind, columns, partial(_place_in_two, len(own), own.place, rest.place))
-
-
-def _place_in_two(length: int, first: Place, second: Place, row: int, column: str) -> str:
-    """Place of a value in two tables one after the other, the first of so many rows."""
-    return first(row, column) if row < length else second(row - length, column)
+        rest = rest.with_columns({"aliases": np.array(free, dtype=object)})
+    return stacked([own, rest])
 
 
 _installed: dict[str, object] = {}

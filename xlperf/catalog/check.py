@@ -15,7 +15,7 @@ from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import raise_faults
 from xlperf.catalog.read import is_table_file, is_workbook, read_plans, rows_outside, unread_sheets
-from xlperf.catalog.references import NOT_USABLE
+from xlperf.catalog.references import NOT_USABLE, references
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
 from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx import open_workbook
@@ -98,12 +98,11 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
     """Faults of the cells of plans with unknown names, in the order of the tables."""
     faults: list[Fault] = []
     for table in plans:
-        for column in table.schema.columns:
-            if column.kind == "reference" and column.name in table:
-                try:
-                    catalog.rows(column.reference, table[column.name], table, column.name)
-                except InputError as error:
-                    faults += error.faults
+        for column in references(table):
+            try:
+                catalog.rows(column.reference, table[column.name], table, column.name)
+            except InputError as error:
+                faults += error.faults
     return faults
 
 
@@ -130,11 +129,10 @@ def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:
     """Clauses for names in rows that the catalog spells otherwise, each with its reading."""
     said = []
     for table in plans:
-        for column in table.schema.columns:
-            taken = catalog.taken(column.reference) if column.kind == "reference" and column.name in table else {}
-            words = column.name.replace("_", " ")
+        for column in references(table):
+            taken = catalog.taken(column.reference)
             names = dict.fromkeys(table[column.name].tolist()) if taken else ()
-            said += [f"{words} {name} taken as {taken[name]}" for name in names if name in taken]
+            said += [f"{column.words} {name} taken as {taken[name]}" for name in names if name in taken]
     return list(dict.fromkeys(said))
 
 

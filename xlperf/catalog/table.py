@@ -227,6 +227,24 @@ class Table:
         )
 
 
+def stacked(tables: Sequence[Table]) -> Table:
+    """Rows of several tables of one kind, one below the other; places name their sources."""
+    columns = {}
+    for name, column in tables[0].schema.by_name.items():
+        if any(name in table for table in tables):
+            read = Table.text if column.is_text else Table.number
+            columns[name] = np.concatenate([read(table, name) for table in tables])
+    return Table(tables[0].kind, columns, partial(_stacked_place, tables))
+
+
+def _stacked_place(tables: Sequence[Table], row: int, column: str) -> str:
+    for table in tables:
+        if row < len(table):
+            return table.place(row, column)
+        row -= len(table)
+    return tables[-1].place(-1, column)
+
+
 class Words(NamedTuple):
     """A column of words as codes into its distinct values: ``words[codes[row]]``."""
 

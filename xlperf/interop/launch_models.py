@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from xlperf.catalog.table import Table, aliases, without_variants, words_of
+from xlperf.catalog.table import Spellings, Table
 
 LONGEST_MODEL = 200  # characters of a name of a model that are looked at
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
@@ -19,13 +19,12 @@ _PAD = 128.0
 
 def named_model(names: list[str], models: Table) -> str:
     """The model with one of some names or aliases, but for words that leave the shape as it is; "" if none."""
-    spelled = _spelled(models)
+    spelled = Spellings(models)
     for text in names:
         text = text[:LONGEST_MODEL].rstrip("/").removesuffix(".yaml").removesuffix(".toml").removesuffix(".json")
-        for whole in (text, text.rpartition("/")[2]):
-            for cut in _without_variants(whole):
-                if cut in spelled:
-                    return spelled[cut]
+        meant = spelled.names(text)
+        if len(meant) == 1:
+            return meant[0]
     return ""
 
 
@@ -131,23 +130,3 @@ def _agrees(name: str, value: float, settings: Mapping[str, str], models: Table)
             routed |= sparse  # no layer has it
         return np.asarray(np.where(experts, routed, values == value))
     return np.asarray(values == value)
-
-
-def _spelled(models: Table) -> dict[str, str]:
-    """Names by their spellings: whole, then without words that leave the shape as it is if they are one model's."""
-    names = [str(name) for name in models.text("model").tolist()]
-    by_name = {_joined(spelling): names[row] for row, spelling in aliases(models)}
-    by_name |= {_joined(name): name for name in names}
-    for name in names:
-        for cut in _without_variants(name)[1:]:
-            by_name.setdefault(cut, name)
-    return by_name
-
-
-def _joined(text: str) -> str:
-    return "".join(words_of(text))
-
-
-def _without_variants(text: str) -> list[str]:
-    """Spellings of a name: whole, and without one and more words at its end that leave the shape as it is."""
-    return [_joined(text), *map(_joined, without_variants(text, True))]

@@ -29,8 +29,6 @@ _TITAN = {
 _RANKS = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")
 _MESH = re.compile(r"Building \d-D device mesh with \[([^\]\n]{1,200})\], \[([\d, ]{1,100})\]")
 _DEGREES = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,6}(?:, )?){1,12})")
-_CLIENT = re.compile(r"\bNamespace\(([^\n]{1,20000})")
-_CLIENT_PAIR = re.compile(r"\b([a-z][a-z_]{1,40})=('[^'\n]{0,300}'|[\w.]{1,40})")
 _COUNTED = {
     name: re.compile(rf"{words}:\s{{1,60}}(\d{{1,12}})")
     for name, words in (("requests", "Successful requests"), ("isl", "Total input tokens"),
@@ -103,17 +101,11 @@ def _mesh(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _client(text: str) -> Iterator[tuple[str, str]]:
-    """Mean lengths and load of a benchmark's client."""
+    """Mean lengths of the requests of a benchmark's client."""
     counted = {name: pattern.search(text) for name, pattern in _COUNTED.items()}
     requests = counted.pop("requests")
     if requests and float(requests[1]) > 0.0:
         yield from ((name, f"{float(one[1]) / float(requests[1]):.6g}") for name, one in counted.items() if one)
-    client = _CLIENT.search(text)
-    pairs = {name: value.strip("'") for name, value in _CLIENT_PAIR.findall(client[1])} if client else {}
-    if pairs.get("max_concurrency", "None") != "None":
-        yield "max_concurrency", pairs["max_concurrency"]
-    if pairs.get("request_rate", "inf") != "inf":
-        yield "--request-rate", pairs["request_rate"]
 
 
 LONGEST_NAME = 200  # characters of a setting that are looked at for its name

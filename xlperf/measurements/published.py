@@ -26,7 +26,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, cell_text, is_blank, number_of, shown
 from xlperf.catalog.csv_files import read_csv
-from xlperf.catalog.table import Place, Table, aliases, column_letters
+from xlperf.catalog.table import Place, Table, aliases, column_letters, stacked
 from xlperf.catalog.xlsx import Workbook
 
 KINDS = ("training", "inference")
@@ -299,18 +299,11 @@ class ModelNames:
         columns: dict[str, np.ndarray] = {}
         for column in self._table.schema.columns:
             blank: object = "" if column.is_text else math.nan
-            new = [made.get(column.name, blank) for made in self._new]
-            if column.name in self._table or any(value not in ("", blank) for value in new):
-                old = self._table.text(column.name) if column.is_text else self._table.number(column.name)
-                columns[column.name] = np.concatenate(
-                    [old, np.array(new, dtype=object if column.is_text else np.float64)]
-                )
-        place, rows = self._table.place, len(self._table)
-
-        def locate(row: int, column: str) -> str:
-            return place(row, column) if row < rows else f"published model {self._new[row - rows]['model']}"
-
-        return self._catalog.with_tables([Table("models", columns, locate)])
+            values = column.array([made.get(column.name, blank) for made in self._new])
+            if (values != "").any() if column.is_text else not np.isnan(values).all():
+                columns[column.name] = values
+        made = Table("models", columns, lambda row, _: f"published model {self._new[row]['model']}")
+        return self._catalog.with_tables([stacked([self._table, made])])
 
     def _base(self, printed: list[str]) -> dict[str, object] | None:
         for name in (*printed, *(_full(name) for name in printed)):
