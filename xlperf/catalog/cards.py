@@ -6,7 +6,7 @@ A card has a name and a value in each row, perhaps with a blank column, units or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -214,15 +214,11 @@ def _plans_of(kind: str, runs: Table, faults: list[Fault]) -> Table:
             row = int(np.flatnonzero(filled)[0])
             faults.append(Fault(runs.place(row, name), f"{name.replace('_', ' ')} {words}"))
             continue
-        columns[name] = _as_in(column, values, partial(_run_cell, runs, name), faults)
+        columns[name] = _as_in(column, values, runs, faults)
     return Table(kind, columns, partial(_renamed, runs, {"name": key}))
 
 
-def _run_cell(runs: Table, column: str, row: int) -> str:
-    return runs.place(row, column)
-
-
-def _as_in(column: Column, values: np.ndarray, place: Callable[[int], str], faults: list[Fault]) -> np.ndarray:
+def _as_in(column: Column, values: np.ndarray, runs: Table, faults: list[Fault]) -> np.ndarray:
     """Values of a column of runs as a column of plans has them: their choices and flags may differ by kind."""
     if values.dtype != object or column.kind in ("text", "reference", "name"):
         return values
@@ -231,7 +227,9 @@ def _as_in(column: Column, values: np.ndarray, place: Callable[[int], str], faul
     for row, word in enumerate(words):
         if word and word not in allowed:
             options = "yes or no" if column.kind == "flag" else f"one of {', '.join(column.choices)}"
-            faults.append(Fault(place(row), f"{column.words} must be {options}, got {shown(values[row])}"))
+            faults.append(
+                Fault(runs.place(row, column.name), f"{column.words} must be {options}, got {shown(values[row])}")
+            )
     if column.kind == "flag":
         return np.array([_FLAGS.get(word, math.nan) for word in words])
     exact = {choice.casefold(): choice for choice in column.choices}

@@ -133,7 +133,9 @@ def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO
     known = any(text[column] for column in FORMAT_COLUMNS)
     if variant is None and not known:
         variant = variant_of_name(own)
-    if variant is not None and not (known and _is_native(variant, text)):
+    stored = text["expert_precision"] or text["mlp_precision"]
+    is_native = known and variant is not None and stored.partition("-")[0] == variant.layers.partition("-")[0]
+    if variant is not None and not is_native:  # the row says in more detail what the words of its name say
         return _of_variant(variant, models, row, flag)
     parts = {part: text[column] or WIDE for part, column in _PARTS.items()}
     main = (text["expert_precision"] if has_experts else text["mlp_precision"]) or WIDE
@@ -147,12 +149,6 @@ def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO
     source = str(models.text("checkpoint_source")[row])
     cache = text["checkpoint_kv_precision"]
     return CheckpointFormats(main, parts, text["checkpoint_activations"], cache, wide, leaves, source)
-
-
-def _is_native(variant: Variant, text: Mapping[str, str]) -> bool:
-    """Whether the words of a name say what its row of the sheet models says in more detail."""
-    stored = text["expert_precision"] or text["mlp_precision"]
-    return stored.partition("-")[0] == variant.layers.partition("-")[0]
 
 
 def _of_variant(variant: Variant, models: Table, row: int, flag: Mapping[str, bool]) -> CheckpointFormats:

@@ -513,12 +513,10 @@ def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | N
         return [str(value) or None for value in values.tolist()]
     if column.kind in FLAGS:
         return [bool(value) if value == value else None for value in values.tolist()]
-    return [_json_number(value) if math.isfinite(value) else None for value in shown(column, values).tolist()]
-
-
-def _json_number(value: float) -> int | float:
-    """A number as JSON has it: every whole number that a float holds exactly is an integer."""
-    return int(value) if value.is_integer() and abs(value) < 2.0**53 else value
+    return [
+        None if not math.isfinite(value) else int(value) if value.is_integer() and abs(value) < 2.0**53 else value
+        for value in shown(column, values).tolist()
+    ]
 
 
 def cells(column: Column, values: np.ndarray) -> list[str]:

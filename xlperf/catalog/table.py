@@ -234,15 +234,15 @@ def stacked(tables: Sequence[Table]) -> Table:
         if any(name in table for table in tables):
             read = Table.text if column.is_text else Table.number
             columns[name] = np.concatenate([read(table, name) for table in tables])
-    return Table(tables[0].kind, columns, partial(_stacked_place, tables))
+    return Table(tables[0].kind, columns, partial(_stacked_place, [(len(table), table.place) for table in tables]))
 
 
-def _stacked_place(tables: Sequence[Table], row: int, column: str) -> str:
-    for table in tables:
-        if row < len(table):
-            return table.place(row, column)
-        row -= len(table)
-    return tables[-1].place(-1, column)
+def _stacked_place(parts: Sequence[tuple[int, Place]], row: int, column: str) -> str:
+    for length, place in parts:
+        if row < length:
+            return place(row, column)
+        row -= length
+    return parts[-1][1](-1, column)
 
 
 class Words(NamedTuple):

@@ -92,7 +92,8 @@ class Package:
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
         if size > min(self._part_limit, self._left):
-            raise self._too_large()
+            most = f"{self._part_limit >> 20} MiB in one part or {self._total_limit >> 20} MiB in all"
+            raise InputError(Fault(self.name, f"unpacks to more than {most}; xlperf does not open it"))
         if large and size > MOST_TIMES * info.compress_size:
             problem = f"its part {part} unpacks to more than {MOST_TIMES} times its size"
             raise InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
@@ -121,12 +122,6 @@ class Package:
             if count > self._most_elements:
                 problem = f"its part {part} holds more than {self._most_elements:,} elements"
                 raise InputError(Fault(self.name, f"{problem}; split the sheet, or take CSV or Parquet"))
-
-    def _too_large(self) -> InputError:
-        problem = (
-            f"unpacks to more than {self._part_limit >> 20} MiB in one part or {self._total_limit >> 20} MiB in all"
-        )
-        return InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
 
     def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
         """Parse one part; elements have no prefix. A document type is refused, so that no entity is ever expanded."""

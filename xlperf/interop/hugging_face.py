@@ -56,20 +56,6 @@ def _columns_of(*parts: str) -> dict[str, tuple[str, ...]]:
     return {row["column"]: tuple(row["entries"].split()) for row in stated if row["part"] in parts}
 
 
-@cache
-def _unmodelled(kind: str) -> dict[str, str]:
-    """Parts of a model that no row holds, by the entry that names them; some mean this for one model type alone."""
-    stated = rows("interop/hugging_face_entries.csv")
-    return {r["entries"]: r["remark"] for r in stated if r["part"] == "no row" and r["column"] in ("", kind)}
-
-
-@cache
-def _same() -> list[tuple[str, tuple[str, ...], str]]:
-    """Columns that other entries must agree with, and the consequence of a disagreement."""
-    stated = rows("interop/hugging_face_entries.csv")
-    return [(row["column"], tuple(row["entries"].split()), row["remark"]) for row in stated if row["part"] == "same"]
-
-
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
     """A configuration (config.json) as a row of the sheet ``models``; InputError if it lacks a number that a row needs.
 
@@ -93,10 +79,10 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
             row[column] = value
     if num_layers(row) > _MOST_LAYERS:
         raise InputError(Fault(source or name, f"has {num_layers(row):,} layers; {_MOST_LAYERS:,} are the most"))
-    for column, keys, words in _same():
-        other = result.number(*keys)
-        if other and other != row.get(column):
-            result.refused.append(words)
+    for stated in rows("interop/hugging_face_entries.csv"):  # columns that other entries must agree with
+        other = result.number(*stated["entries"].split()) if stated["part"] == "same" else 0
+        if other and other != row.get(stated["column"]):
+            result.refused.append(stated["remark"])
     _experts(row, result, family)
     if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
         row["attention_type"] = "MLA"
@@ -160,7 +146,9 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
     classes = [str(name) for part in (config, inner) for name in as_list(part.get("architectures"))]
     if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
         return [f"{'a classifier' if 'Classification' in task else 'an encoder'}: it generates no tokens"]
-    return [words for key, words in _unmodelled(inner["model_type"]).items() if inner.get(key)]
+    kinds = ("", inner["model_type"])  # some entries mean a part that no row holds for one model type alone
+    lacking = (one for one in rows("interop/hugging_face_entries.csv") if one["part"] == "no row")
+    return [one["remark"] for one in lacking if one["column"] in kinds and inner.get(one["entries"])]
 
 
 def _experts(row: Row, result: Reading, family: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from xlperf.interop.hugging_face_files import Entries, as_list
@@ -123,20 +124,11 @@ def _jamba(row: Row, result: Reading) -> None:
 
 def _alone(row: Row, result: Reading, word: str) -> None:
     """A state space alone, without attention and feed-forward layers."""
+    (_mamba_1 if word == "Mamba-1" else _mamba_2)(row, result)
     _listed(row, [word] * num_layers(row))
     row |= {"ffn_pattern": f"{num_layers(row)} none", "head_size": 1, "num_query_groups": None}
     row["num_attention_heads"] = row["linear_num_value_heads"]
     row["ffn_hidden_size"] = row.get("ffn_hidden_size") or row["hidden_size"]
-
-
-def _mamba_alone(row: Row, result: Reading) -> None:
-    _mamba_1(row, result)
-    _alone(row, result, "Mamba-1")
-
-
-def _mamba_2_alone(row: Row, result: Reading) -> None:
-    _mamba_2(row, result)
-    _alone(row, result, "Mamba-2")
 
 
 def _granite(row: Row, result: Reading) -> None:
@@ -317,10 +309,6 @@ def _gemma(row: Row, result: Reading) -> None:
     _near(row, kinds, result.number("sliding_window"))
 
 
-def _rounded(width: float) -> int:
-    return -(-int(width) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
-
-
 def _blocks(row: Row, result: Reading) -> None:
     """Blocks that a search pruned: some layers lack attention or a feed-forward block, and widths differ (DeciLM)."""
     hidden, heads = result.number("hidden_size"), result.number("num_attention_heads")
@@ -335,7 +323,8 @@ def _blocks(row: Row, result: Reading) -> None:
         if not mixer.get("no_op"):
             shares.add(mixer.get("n_heads_in_group") or 1)
         multiple, width = ffn.get("ffn_mult"), ffn.get("intermediate_size")
-        width = width or (_rounded(2 * multiple * hidden / 3) if multiple else result.number("intermediate_size"))
+        rounded = -(-int(2 * multiple * hidden / 3) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE if multiple else 0
+        width = width or rounded or result.number("intermediate_size")
         feed.append("none" if ffn.get("no_op") else f"dense {width}")
     if len(shares) > 1:
         result.refused.append("layers with unlike numbers of key and value heads (block_configs)")
@@ -372,9 +361,9 @@ def _shared_keys(row: Row, result: Reading) -> None:
 
 
 READERS: dict[str, Callable[[Row, Any], None]] = {
-    "jamba": _jamba, "mamba": _mamba_alone, "mamba2": _mamba_2_alone, "granite": _granite, "parallel": _falcon_h1,
-    "kimi": _kimi, "bailing": _bailing, "lightning": _lightning, "convolution": _convolution, "rwkv": _rwkv,
-    "mimo": _mimo, "heads": _other_heads, "gemma": _gemma, "blocks": _blocks, "beside": _beside_experts,
-    "pairs": _pairs, "keys": _shared_keys,
+    "jamba": _jamba, "mamba": partial(_alone, word="Mamba-1"), "mamba2": partial(_alone, word="Mamba-2"),
+    "granite": _granite, "parallel": _falcon_h1, "kimi": _kimi, "bailing": _bailing, "lightning": _lightning,
+    "convolution": _convolution, "rwkv": _rwkv, "mimo": _mimo, "heads": _other_heads, "gemma": _gemma,
+    "blocks": _blocks, "beside": _beside_experts, "pairs": _pairs, "keys": _shared_keys,
 }  # fmt: skip
 """Readers of layers by the word of a model type."""

@@ -97,7 +97,8 @@ def plan_of(
     used = {name: value for name, value in defaults.items() if name and name not in plan}
     plan |= used
     if used:
-        notes.append(f"defaults of {wrapper}: {_words(used)}")
+        words = (f"{name.replace('_', ' ')} {value}" for name, value in used.items())
+        notes.append(f"defaults of {wrapper}: {', '.join(words)}")
     kind = kind_of_stack(stack)
     training = kind == "training"
     _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
@@ -113,10 +114,6 @@ def plan_of(
     if stack in stacks() and STACKS[stack].software != OWN_SOFTWARE[kind]:
         plan.setdefault("software", STACKS[stack].software)
     return plan
-
-
-def _words(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in columns.items())
 
 
 def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
@@ -423,18 +420,20 @@ def _serving_precision(
     own = stored_precision(name, plan.get("model", ""), models)
     asked = plan.get("precision", "bf16" if dtype and not own else "")
     # A stated fp8 is enough for a checkpoint of one precision; other formats have scales that their words do not tell.
-    alike = bits_of(asked) == bits_of(own) and (bits_of(own) != "fp8" or _is_mixed(name))
+    stated = variant_of_name(name)
+    is_mixed = stated is not None and bool(stated.attention or stated.others or stated.wide_layers)
+    alike = bits_of(asked) == bits_of(own) and (bits_of(own) != "fp8" or is_mixed)
     if own and (asked in ("", AUTO) or alike):
         plan["precision"] = AUTO
         notes.append(f"precision {own} of the checkpoint: {_named_format(plan, name, models)}")
     elif not asked and (method := variant_of_method(quantized)):
         plan["precision"] = method.layers
         notes.append(f"precision {method.layers}: --quantization {quantized}")
-    elif "precision" not in plan and (dtype or variant_of_name(name)):
+    elif "precision" not in plan and (dtype or stated):
         plan["precision"] = dtype or "bf16"
     elif "precision" not in plan:
-        stated = f", and {quantized} states none" if quantized else ""
-        notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{stated}")
+        also = f", and {quantized} states none" if quantized else ""
+        notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{also}")
     narrow = bool(own) if plan.get("precision") == AUTO else plan.get("precision", "bf16") not in SIXTEEN_BITS
     if dtype and narrow:
         notes.append(f"dtype {dtype} is of the activations, not of the {own or plan['precision']} weights")
@@ -442,12 +441,6 @@ def _serving_precision(
         plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
         if narrow:
             notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
-
-
-def _is_mixed(name: str) -> bool:
-    """Whether the name of a checkpoint means parts that differ."""
-    variant = variant_of_name(name)
-    return variant is not None and bool(variant.attention or variant.others or variant.wide_layers)
 
 
 def _named_format(plan: Stated, name: str, models: Table | None) -> str:

@@ -126,15 +126,13 @@ class Shell:
         """Whether a text matches one of the patterns of a branch, separated by strokes."""
         for pattern in (one.strip("\"'") for one in patterns.split("|")):
             self._spend(len(pattern))
-            if subject == pattern or pattern == "*" or (set(pattern) & set("*?[") and self._fits(subject, pattern)):
+            if subject == pattern or pattern == "*":
                 return True
+            if set(pattern) & set("*?[") and len(pattern) <= _MOST_PATTERN:
+                self._spend(1000 + len(subject))  # patterns are compiled
+                if fnmatchcase(subject, pattern):
+                    return True
         return False
-
-    def _fits(self, subject: str, pattern: str) -> bool:
-        if len(pattern) > _MOST_PATTERN:
-            return False
-        self._spend(1000 + len(subject))  # patterns are compiled
-        return fnmatchcase(subject, pattern)
 
     def _simple(self, statement: str) -> Iterator[Call]:
         assigned = _ASSIGNMENT.fullmatch(statement)

@@ -42,14 +42,10 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     if not result and _PYTHON.search(text):
         kind, result = "python", list(_python(text))
     if not result and is_yaml(text):
-        result = [one for document in documents(text) for one in flat(document, whole=True) if _stated(one)]
+        stated = (one for document in documents(text) for one in flat(document, whole=True))
+        result = [one for one in stated if one.argument and "\n" not in one.argument]
         kind = "yaml" if result else ""
     return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
-
-
-def _stated(setting: Setting) -> bool:
-    """Whether a setting has a value that is no text of several lines."""
-    return bool(setting.argument) and "\n" not in setting.argument
 
 
 def _python(text: str) -> Iterator[Setting]:

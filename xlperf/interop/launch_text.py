@@ -171,7 +171,9 @@ def settings_of(
         if settings:
             return [settings]
     if is_yaml(text):
-        return [list(islice(_yaml(text, given or {}, commands, nested), MOST_SETTINGS))]
+        stated = list(islice(_yaml_settings(text, given or {}, commands, nested), MOST_SETTINGS))
+        values = {one.name: one.argument for one in stated}
+        return [[Setting(name, tuple(_referred(name, word, values) for word in words)) for name, words in stated]]
     results = []
     shell = Shell(given or {})
     for command in shell.commands(text):
@@ -311,14 +313,6 @@ def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> 
                 yield from flat(one, name, depth + 1, whole)
     elif value is not None:
         yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
-
-
-def _yaml(text: str, given: Mapping[str, str], commands: Sequence[str], nested: int) -> Iterator[Setting]:
-    """Keys of nested mappings by their path; items of lists are words of a command."""
-    stated = list(islice(_yaml_settings(text, given, commands, nested), MOST_SETTINGS))
-    values = {one.name: one.argument for one in stated}
-    for setting in stated:
-        yield Setting(setting.name, tuple(_referred(setting.name, word, values) for word in setting.arguments))
 
 
 def _referred(name: str, value: str, values: Mapping[str, str]) -> str:

@@ -89,7 +89,9 @@ def read_log(path: str | Path) -> Log:
 
     A log that starts in the middle of a run has no warm-up. InputError if the log has no known result.
     """
-    patterns = [(row, _compiled(row["pattern"])) for row in stack_rows("log_patterns")]
+    patterns = [
+        (row, re.compile(row["pattern"].replace("{number}", _NUMBER).encode())) for row in stack_rows("log_patterns")
+    ]
     values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
     last_step = -1.0
     for block in blocks(Path(path)):
@@ -112,11 +114,6 @@ def read_log(path: str | Path) -> Log:
         known = ", ".join(dict.fromkeys(names))
         raise InputError(Fault(Path(path).name, f"has no step time, throughput or latency of {known}"))
     return Log(list(results.values()), list(settings.values()))
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
-    return re.compile(pattern.replace("{number}", _NUMBER).encode())
 
 
 def _value(row: dict[str, str], values: np.ndarray, steps: np.ndarray) -> LogValue:

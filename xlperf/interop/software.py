@@ -183,18 +183,16 @@ def quantity(text: str) -> Quantity:
     return tuple(zip(words[::2], words[1::2], strict=True))
 
 
-def _condition(text: str) -> Condition:
-    subject, sign, other = re.split(r" (multiple_of|!=|[=<>]) ", text, maxsplit=1)
-    return Condition(quantity(subject), sign, other)
-
-
 @cache
 def stack_rules(kind: str, stack: str) -> tuple[StackRule, ...]:
     """Rules of a stack for plans of a kind, in the order of their messages."""
     results = []
     for row in stack_rows("rules"):
         if row["kind"] == kind and stack in row["stacks"].split():
-            when = tuple(map(_condition, row["when"].split(" and "))) if row["when"] else ()
+            parts = [
+                re.split(r" (multiple_of|!=|[=<>]) ", part, maxsplit=1) for part in row["when"].split(" and ") if part
+            ]
+            when = tuple(Condition(quantity(subject), sign, other) for subject, sign, other in parts)
             subject = quantity(row["subject"])
             results.append(StackRule(stack, row["rule"], subject, row["operand"], when, row["says"], row["source"]))
     return tuple(results)

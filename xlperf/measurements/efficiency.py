@@ -31,7 +31,8 @@ def published_efficiencies(catalog: Catalog) -> Mapping[str, Array]:
     training, inference = read_published(workbook("validation.xlsx"))
     runs, served = training_plans(training, catalog), inference_plans(inference, catalog)
     results, rates = predicted(runs), predicted(served)
-    limits = output_limits(served.plans, _in_flight(served.plans, rates), served.catalog).rate
+    in_flight = np.asarray(rates.number("tokens_per_second") * rates.number("tpot"))  # by Little's law
+    limits = output_limits(served.plans, in_flight, served.catalog).rate
     shares = rates.number("tokens_per_second") / limits
     alone = served.plans.filled("batch_size") == 1.0
     measured = _measured(served, rates, shares)
@@ -40,11 +41,6 @@ def published_efficiencies(catalog: Catalog) -> Mapping[str, Array]:
         "serving": _known(measured[~alone]),
         "user": _known(measured[alone]),
     }
-
-
-def _in_flight(plans: Table, results: Table) -> Array:
-    """Requests that decode at the same time, by Little's law."""
-    return np.asarray(results.number("tokens_per_second") * results.number("tpot"))
 
 
 def _known(values: Array) -> Array:

@@ -83,7 +83,10 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
-    if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
+    head_size = models.number(model, "head_size")
+    if math.isnan(head_size):
+        head_size = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
+    if _FIRST_XQA.match(text["framework"].casefold()) and head_size not in _HEADS_OF_XQA:
         engine = "tensorrt-llm-0"
         said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
     _workers(text, number, models.number(model, "num_experts") > 0.0, said)
@@ -117,22 +120,11 @@ def _plan(
     plan.update(stated)
     _narrow_weights(plan, said, narrow, models.text(model, "expert_precision"))
     plan.update(stated)
-    if "run_requests" not in plan and text["group"] != "production":
-        _whole_run(plan, number["concurrency"], said)
-    return plan, said
-
-
-def _whole_run(plan: dict[str, object], requests: float, said: list[str]) -> None:
-    """Requests of a run with stated requests in flight: the burst that begins it is a part of its means."""
-    if plan["mode"] != "static" and requests > 1.0 and plan["software"] not in _OF_WINDOWS:
-        plan["run_requests"] = _RUN * requests
+    in_windows = plan["mode"] == "static" or plan["software"] in _OF_WINDOWS
+    if "run_requests" not in plan and text["group"] != "production" and number["concurrency"] > 1.0 and not in_windows:
+        plan["run_requests"] = _RUN * number["concurrency"]  # the burst that begins a run is a part of its means
         said.append(f"requests of the run not stated: {_RUN:g} times those in flight")
-
-
-def _head_size(models: ModelNames, model: str) -> float:
-    stated = models.number(model, "head_size")
-    split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
-    return split if math.isnan(stated) else stated
+    return plan, said
 
 
 def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:

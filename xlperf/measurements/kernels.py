@@ -89,7 +89,10 @@ class KernelRows:
         """Mask of measurements excluded from every fit, on all machines: a fixed share of shapes by their hash."""
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
-        return np.array([_hash_share(name) < HELD_BACK_SHARE for name in names], dtype=bool)
+        return np.array(
+            [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16.0**8 < HELD_BACK_SHARE for name in names],
+            dtype=bool,
+        )
 
 
 @dataclass(frozen=True)
@@ -258,10 +261,6 @@ def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     return np.flatnonzero(~gone).tolist(), {rows.row_id[row]: reason for row in np.flatnonzero(gone).tolist()}
 
 
-def _hash_share(name: str) -> float:
-    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16.0**8
-
-
 def _text(row: Row, column: str) -> str:
     value = row.get(column)
     return "" if value is None or value != value else str(value).strip()
@@ -274,10 +273,6 @@ def _number(row: Row, column: str) -> float:
         place = f'row "{_text(row, "row_id")}" of the sheet kernels'
         raise InputError(Fault(place, f"{column} must be a number, got {shown(text)}"))
     return number
-
-
-def _flag(row: Row, column: str) -> float:
-    return float(_text(row, column).casefold() in ("true", "1", "1.0", "yes"))
 
 
 def _parse(row: Row) -> _Parsed:
@@ -339,7 +334,7 @@ def _attention(row: Row) -> _Parsed:
     size = PRECISIONS[precision].input_size
     heads, length, head_size = _number(row, "heads"), _number(row, "seq_len"), _number(row, "head_dim")
     groups = _number(row, "kv_heads")
-    causal = _flag(row, "causal")
+    causal = float(_text(row, "causal").casefold() in ("true", "1", "1.0", "yes"))
     both = _text(row, "direction") == "fwd+bwd"
     arguments = {
         "batch": _number(row, "batch"),

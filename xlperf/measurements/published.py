@@ -364,14 +364,9 @@ def _full(name: str) -> str:
     return match["base"] if match else ""
 
 
-@cache
-def _families() -> tuple[dict[str, str], ...]:
-    return tuple(resources.rows("measurements/published_families.csv"))
-
-
 def _family(printed: list[str]) -> dict[str, object] | None:
     """Traits of a family of models by the printed name; None for a family that is not known."""
-    for row in _families():
+    for row in resources.rows("measurements/published_families.csv"):
         if any(fnmatch.fnmatchcase(name.casefold(), row["pattern"]) for name in printed if name):
             texts = {name: row[name] for name in ("position_embedding", "normalization", "linear_bias", "source")}
             flags = {name: _FLAGS[row[name]] for name in ("gated_mlp", "tied_embeddings", "dropout")}

@@ -209,14 +209,17 @@ def _plan(
         "model": model,
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
-        "software": _stack(text),
+        "software": nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed,
         "software_release": nemo_release(text["source"]) if printed in _NAMED_NEMO else "",
         "recompute_modules": _MODULES.get(text["recompute"].casefold(), ""),
     }
     if text["data_sharding"] == _SHARDED and math.isnan(_value(plan, "zero_stage")):
         plan["zero_stage"] = 3.0
     stated = stated_settings("training", text["settings"])
-    for column, known in (("precision", recipe_choice), ("recompute", _recompute)):
+    for column, known in (
+        ("precision", recipe_choice),
+        ("recompute", lambda words: _RECOMPUTE.get(words.casefold(), "")),
+    ):
         plan[column] = stated[column] if column in stated else _choice(text, column, known(text[column]))
     if _CHUNKED.search(text["notes"]):
         plan["cross_entropy"] = "chunked"
@@ -241,16 +244,6 @@ def _plan(
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said
-
-
-def _recompute(printed: str) -> str:
-    return _RECOMPUTE.get(printed.casefold(), "")
-
-
-def _stack(text: dict[str, str]) -> str:
-    """Training stack of a row as the calibration calls it."""
-    printed = text["software"].casefold()
-    return nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed
 
 
 def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
