@@ -10,7 +10,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.interop.launch import Launch, read_launch
-from xlperf.interop.launch_yaml import containers_of
+from xlperf.interop.launch_text import containers_of
 
 GIVEN = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
 

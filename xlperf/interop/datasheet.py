@@ -17,7 +17,7 @@ from xlperf.base.resources import rows
 from xlperf.base.units import UNITS, factor
 from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
-from xlperf.interop.launch_yaml import loaded
+from xlperf.interop.launch_text import loaded
 
 _UNIT_WORDS = {
     "TFLOPS": "TFLOP/s", "PFLOPS": "PFLOP/s", "TOPS": "TFLOP/s", "TFLOP": "TFLOP/s", "POPS": "PFLOP/s",

@@ -53,13 +53,14 @@ from xlperf.interop.launch_start import Shape, filled, script, start_flags, star
 from xlperf.interop.launch_text import (
     COMMAND,
     Setting,
+    containers_of,
+    engine_of_image,
     handed_to,
     lined_settings,
     log_lines,
     logged_settings,
     settings_of,
 )
-from xlperf.interop.launch_yaml import containers_of, engine_of_image
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"

@@ -13,8 +13,17 @@ from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_shell import MOST_VALUE
-from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
-from xlperf.interop.launch_yaml import documents, is_yaml, loaded
+from xlperf.interop.launch_text import (
+    DEEPEST,
+    LONGEST_NAME,
+    MOST_POINTS,
+    MOST_SETTINGS,
+    Setting,
+    documents,
+    flat,
+    is_yaml,
+    loaded,
+)
 from xlperf.interop.software import STACKS
 
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)

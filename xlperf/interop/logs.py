@@ -24,8 +24,7 @@ from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch import MOST_TEXT, told_by
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
-from xlperf.interop.launch_text import log_lines, logged_settings
-from xlperf.interop.launch_yaml import loaded
+from xlperf.interop.launch_text import loaded, log_lines, logged_settings
 
 CHUNK = 1 << 20  # bytes that are read at a time. [B]
 LONGEST_LINE = 1 << 16  # bytes of a line beyond which it is not looked at whole. [B]
