@@ -22,6 +22,7 @@ import numpy as np
 from xlperf.base.arrays import is_repeated, repeated
 from xlperf.base.errors import Fault, Hint, InputError
 from xlperf.base.files import cache_folder, store, stored
+from xlperf.base.resources import workbook
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.references import (
@@ -224,8 +225,6 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     cached. CSV and Parquet tables, and a workbook with one sheet alone, add their rows to the shipped sheet
     (:func:`laid_over`).
     """
-    from xlperf.base.resources import workbook
-
     source, shipped = Path(path) if path is not None else workbook(), workbook()
     if source != shipped and not (source.exists() and shipped.exists() and source.samefile(shipped)):
         return _own_catalog(source)

@@ -369,21 +369,15 @@ class _Blocks:
 
     def _next(self) -> str:
         """The next whole lines; nothing at the end of the file."""
+        end = 0
         while len(self._rest) < self._size or b"\n" not in self._rest:
-            if len(self._rest) > 4 * LINE_LIMIT + self._size:
-                break
-            more = self.stream.read(self._size)
+            more = self.stream.read(self._size) if len(self._rest) <= 4 * LINE_LIMIT + self._size else b""
             if not more:
+                end = len(self._rest)
                 break
             self._rest += more
-        else:
-            end = self._rest.rfind(b"\n") + 1
-            taken, self._rest = self._rest[:end], self._rest[end:]
-            return self._text(taken)
-        taken, self._rest = self._rest, b""
-        return self._text(taken)
-
-    def _text(self, taken: bytes) -> str:
+        end = end or self._rest.rfind(b"\n") + 1
+        taken, self._rest = self._rest[:end], self._rest[end:]
         lines = taken.count(b"\n")
         self._size = min(max(len(taken) // max(lines, 1) * self.num_rows, _LEAST), _MOST)
         text = decoded(taken, self.name, self._read)

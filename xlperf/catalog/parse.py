@@ -264,13 +264,6 @@ def _own(values: Sequence[object]) -> np.ndarray:
     return np.array(["" if is_blank(value) else cell_text(value) for value in values], dtype=object)
 
 
-def parse_columns(
-    kind: str, header: Sequence[object], columns: Sequence[np.ndarray], locate: Locate
-) -> tuple[Table, list[Fault]]:
-    """Columns of numbers (NaN: blank), booleans, or objects (text as in CSV, None) as a table, with every fault."""
-    return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
-
-
 Coded = tuple[np.ndarray, Sequence[object] | None]
 """A column as codes into its distinct values, or as numbers (and no distinct values)."""
 
@@ -278,7 +271,7 @@ Coded = tuple[np.ndarray, Sequence[object] | None]
 def parse_coded(
     kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate
 ) -> tuple[Table, list[Fault]]:
-    """Columns given as codes into distinct values, as :func:`parse_columns`."""
+    """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
     collector.header(parsed)
@@ -390,7 +383,8 @@ def table_from_rows(
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
     """Columns by header, of numbers, booleans or text, as by :func:`table_from_rows`, fast for many rows."""
     header = list(columns)
-    table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))
+    coded = [_coded(np.asarray(values)) for values in columns.values()]
+    table, faults = parse_coded(kind, header, coded, _by_name(header, place, kind))
     raise_faults(faults)
     return table
 

@@ -40,19 +40,11 @@ class Package:
     """The parts of an .xlsx or .ods file, of limited unpacked bytes and elements."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        part_limit: int = PART_LIMIT,
-        total_limit: int = TOTAL_LIMIT,
-        most_elements: int = MOST_ELEMENTS,
-        opendocument: bool = False,
+        self, path: str | os.PathLike[str], opendocument: bool = False, total_limit: int = TOTAL_LIMIT
     ) -> None:
         self.path = Path(path)
         self.name = self.path.name
-        self._part_limit = part_limit
         self._left = total_limit
-        self._total_limit = total_limit
-        self._most_elements = most_elements
         _check_file(self.path)
         try:
             self._zip = zipfile.ZipFile(self.path)
@@ -91,8 +83,8 @@ class Package:
         """Unpacked bytes of one part, a chunk at a time; InputError for one that is damaged or beyond the limits."""
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
-        if size > min(self._part_limit, self._left):
-            most = f"{self._part_limit >> 20} MiB in one part or {self._total_limit >> 20} MiB in all"
+        if size > min(PART_LIMIT, self._left):
+            most = f"{PART_LIMIT >> 20} MiB in one part or {TOTAL_LIMIT >> 20} MiB in all"
             raise InputError(Fault(self.name, f"unpacks to more than {most}; xlperf does not open it"))
         if large and size > MOST_TIMES * info.compress_size:
             problem = f"its part {part} unpacks to more than {MOST_TIMES} times its size"
@@ -119,8 +111,8 @@ class Package:
         count = 0
         for chunk in self._unpacked(part, info):
             count += chunk.count(b"<") - chunk.count(b"</")
-            if count > self._most_elements:
-                problem = f"its part {part} holds more than {self._most_elements:,} elements"
+            if count > MOST_ELEMENTS:
+                problem = f"its part {part} holds more than {MOST_ELEMENTS:,} elements"
                 raise InputError(Fault(self.name, f"{problem}; split the sheet, or take CSV or Parquet"))
 
     def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
