@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header, sh
 from xlperf.catalog.csv_files import CsvFile, CsvLines
 from xlperf.catalog.parse import Coded, convert
 from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
-from xlperf.catalog.table import Table, column_letters, stacked
+from xlperf.catalog.table import Locate, Table, column_letters, stacked
 
 MOST_ROWS, MOST_COLUMNS = 1_000, 64  # rows and columns of a card, headings and notes included
 _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field", "input", "quantity", "column"})
@@ -111,38 +110,18 @@ def _with_unit(row: Sequence[Any], first: int, columns: Sequence[int], kind: str
     return name
 
 
-@dataclass(frozen=True)
-class CardCells:
-    """Cells of a card on a sheet: the plan counts its columns, the position its rows."""
-
-    book: str
-    sheet: str
-    rows: list[int]
-    columns: list[int]
-
-    def __call__(self, row: int, position: int) -> str:
-        """The cell of a value, or of a name; the sheet alone for the whole card."""
-        if position < 0:
-            return f"{self.book} [{self.sheet}]"
-        return f"{self.book} [{self.sheet}!{column_letters(self.columns[row + 1])}{self.rows[position]}]"
+def card_cell(book: str, sheet: str, rows: list[int], columns: list[int], row: int, position: int) -> str:
+    """Cell of a value of a card, whose plans are columns, or of a name; the sheet alone for the whole card."""
+    cell = "" if position < 0 else f"!{column_letters(columns[row + 1])}{rows[position]}"
+    return f"{book} [{sheet}{cell}]"
 
 
-@dataclass(frozen=True)
-class CardLines:
-    """Lines of a card in a CSV file."""
-
-    name: str
-    lines: list[int]
-    names: list[str]
-
-    def __call__(self, row: int, position: int) -> str:
-        """The line of a value."""
-        if position < 0:
-            return self.name
-        return f"{self.name} [line {self.lines[position]}, {split_header(self.names[position])[0].replace('_', ' ')}]"
+def _card_line(name: str, lines: list[int], names: list[str], _row: int, position: int) -> str:
+    words = "" if position < 0 else split_header(names[position])[0].replace("_", " ")
+    return name if position < 0 else f"{name} [line {lines[position]}, {words}]"
 
 
-def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], CardLines] | None:
+def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], Locate] | None:
     """Header, columns and places of the plans of a CSV file that is a card; None for any other."""
     places: CsvLines = csv_file.locate
     if len(places.lines) >= MOST_ROWS or not 2 <= len(csv_file.header) <= MOST_COLUMNS:
@@ -154,7 +133,7 @@ def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], lis
         return None
     lines = [places.header_line, *places.lines.tolist()]
     columns: list[Coded] = [factorise(list(values)) for values in zip(*card.plans, strict=True)]
-    return card.names, columns, CardLines(places.name, [lines[at] for at in card.rows], card.names)
+    return card.names, columns, partial(_card_line, places.name, [lines[at] for at in card.rows], card.names)
 
 
 _FLAGS = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}

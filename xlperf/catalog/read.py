@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
-from xlperf.catalog.cards import CardCells, card_of_csv, find_card
+from xlperf.catalog.cards import card_cell, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
@@ -268,7 +268,8 @@ def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
     card = find_card([[filled[number].get(column) for column in columns] for number in numbers], PLAN_TABLES)
     if card is None:
         return None
-    places = CardCells(book.name, sheet, [numbers[at] for at in card.rows], [columns[at] for at in card.columns])
+    rows, values = [numbers[at] for at in card.rows], [columns[at] for at in card.columns]
+    places = partial(card_cell, book.name, sheet, rows, values)
     return parse_rows(plan_kind(card.names), card.names, card.plans, places)
 
 

@@ -87,14 +87,14 @@ def _sixteen(plan: Stated, told: Mapping[str, str]) -> None:
     plan["precision"] = on[0] if on else "fp32"
 
 
-def _adapter(plan: Stated, told: Mapping[str, str], default: float) -> None:
+def _adapter(plan: Stated, told: Mapping[str, str]) -> None:
     """LoRA: rank and adapted projections."""
     kind = told.get("@tuning", "full").casefold()
     if kind in ("full", "none", "null", ""):
         return
     if kind != "lora":
         plan[UNREAD + "adapter"] = kind
-    plan["adapter_rank"] = text(number(told, "@rank", default))
+    plan["adapter_rank"] = text(number(told, "@rank", 8.0))
     targets = set(re.findall(r"[a-z]\w+", told.get("@targets", "").casefold()))
     if targets and targets <= {"q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn"}:
         plan["adapter_modules"] = "qkv"
@@ -231,13 +231,18 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
     _batch(plan, {**told, "@accumulation": told.get("@accumulation", "1")})
 
 
-def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
+def _of_trainer(plan: Stated, told: Mapping[str, str]) -> None:
+    """Settings of the Trainer of Transformers."""
     machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
-    _adapter(plan, told, 8.0)
+    _adapter(plan, told)
     _fsdp_words(plan, told)
     _deepspeed_by_name(plan, told)
+
+
+def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
+    _of_trainer(plan, told)
     if told.get("@pure") == "yes":
         plan |= {"precision": "bf16", "master_weights": "none"}
     plan.setdefault("micro_batch_size", "8")  # of the Trainer
@@ -245,12 +250,7 @@ def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
-    machines(plan, told)
-    _sixteen(plan, told)
-    _optimizer(plan, told)
-    _adapter(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""}, 8.0)
-    _fsdp_words(plan, told)
-    _deepspeed_by_name(plan, told)
+    _of_trainer(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""})
     if told.get("@checkpoints") == "offload":
         plan |= {"recompute": "full", "offload_activations": "1"}
     shards, copies = number(told, "@shards"), number(told, "@replicas", 1.0)
