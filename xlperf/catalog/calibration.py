@@ -106,20 +106,12 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
 
 
 def same_kernels(software: str) -> str:
-    """Stack whose products and attention a stack calls, or of which it is a release: itself if they are its own.
-
-    >>> same_kernels("torchtitan"), same_kernels("megatron")
-    ('torch-fsdp', 'megatron')
-    """
+    """Stack whose products and attention a stack calls, or of which it is a release: itself if they are its own."""
     return _stack_kernels("kernels").get(software, _RELEASES.get(software, software))
 
 
 def gathers_sequences(software: str) -> bool:
-    """Whether ranks gather and scatter sequences as the second dimension of tensors (DTensor of PyTorch).
-
-    >>> gathers_sequences("torchtitan"), gathers_sequences("megatron")
-    (True, False)
-    """
+    """Whether ranks gather and scatter sequences as the second dimension of tensors (DTensor of PyTorch)."""
     return _stack_kernels("gathers").get(software.strip().casefold(), "") == "dtensor"
 
 
@@ -130,11 +122,7 @@ def _stack_kernels(column: str) -> dict[str, str]:
 
 
 def is_release(software: str) -> bool:
-    """Whether a name denotes releases of an engine with other, measured releases.
-
-    >>> is_release("vllm-0.6"), is_release("vllm")
-    (True, False)
-    """
+    """Whether a name denotes releases of an engine with other, measured releases."""
     return software.casefold() in _RELEASES
 
 
@@ -310,11 +298,7 @@ def _candidates(family: str, generation: str, precision: str, software: str) -> 
 
 
 def generation_line(generation: str) -> str:
-    """Line of generations that one belongs to: its name without the number at its end.
-
-    >>> generation_line("cdna3"), generation_line("hopper")
-    ('cdna', 'hopper')
-    """
+    """Line of generations: the name without the number at its end, ``cdna`` of ``cdna3``."""
     return generation.rstrip("0123456789") or generation
 
 

@@ -27,11 +27,7 @@ _LONGEST = 200
 
 
 def bits_of(precision: str) -> str:
-    """Format of weights, whatever their scales: 16 bits, FP8, FP4, INT8 or INT4.
-
-    >>> bits_of("fp8-block"), bits_of("mxfp4"), bits_of("bf16")
-    ('fp8', 'fp4', '16')
-    """
+    """Format of weights, whatever their scales: 16 bits, FP8, FP4, INT8 or INT4."""
     if precision in SIXTEEN_BITS:
         return "16"
     return "fp4" if precision.endswith("fp4") else precision.partition("-")[0]
@@ -103,11 +99,7 @@ def variant_of_name(name: str) -> Variant | None:
 
 @lru_cache(maxsize=256)
 def variant_of_method(method: str) -> Variant | None:
-    """Formats of a value of ``--quantization``, None if it states none.
-
-    >>> variant_of_method("awq_marlin").layers, variant_of_method("modelopt_fp4").layers
-    ('int4-128', 'fp4')
-    """
+    """Formats of a value of ``--quantization``, None if it states none."""
     return next((each for each in _VARIANTS if method.casefold() in each.methods.split()), None)
 
 

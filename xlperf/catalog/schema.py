@@ -52,21 +52,13 @@ class Question:
     reads: tuple[str, ...]
 
     def table(self, name: str) -> str:
-        """Schema of a table beside the answer.
-
-        >>> questions()["sessions"].table("tiers")
-        'sessions_tiers'
-        """
+        """Schema of a table beside the answer: ``sessions_tiers``."""
         return f"{self.form}_{name}"
 
 
 @cache
 def questions() -> dict[str, Question]:
-    """The questions by form.
-
-    >>> questions()["serve"].sliders
-    (('users', 'request_rate'), ('speed_per_user',))
-    """
+    """The questions by form."""
     known = {}
     for row in resources.rows("catalog/questions.csv"):
         chart, _, chart_words = row["chart"].partition(" = ")
@@ -133,11 +125,7 @@ class Column:
 
     @property
     def header(self) -> str:
-        """Header as xlperf writes it: ``memory bandwidth (TB/s)``; of the user's own column as it is written.
-
-        >>> column("accelerators", "memory_bandwidth").header
-        'memory bandwidth (TB/s)'
-        """
+        """Header as xlperf writes it: ``memory bandwidth (TB/s)``; of the user's own column as it is written."""
         if self.table == OWN:
             return self.name
         return f"{self.words} ({self.unit})" if self.unit not in ("", "-") else self.words
@@ -148,11 +136,7 @@ class Column:
         return self.name.replace("_", " ")
 
     def amount(self, value: float, digits: str = ".4g") -> str:
-        """A number in the unit used inside as the column shows it, with its unit.
-
-        >>> column("accelerators", "memory_bandwidth").amount(4e12)
-        '4 TB/s'
-        """
+        """A number in the unit used inside as the column shows it, with its unit: ``4 TB/s``."""
         unit = f" {self.unit}" if self.unit not in ("", "-") else ""
         return f"{value / unit_of(self).factor:{digits}}{unit}"
 
@@ -169,11 +153,7 @@ class Column:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Words that a choice or a flag may hold, ``auto`` last if allowed; none for other kinds.
-
-        >>> column("training", "sequence_parallel").entries
-        ('yes', 'no', 'auto')
-        """
+        """Words that a choice or a flag may hold, ``auto`` last if allowed; none for other kinds."""
         words = ("yes", "no") if self.kind == "flag" else self.choices
         return (*words, "auto") if words and self.may_be_auto else words
 
@@ -284,11 +264,7 @@ def table_schema(name: str) -> TableSchema:
 
 
 def owned_kind(plan_table: str) -> str:
-    """Name of the table of plan results with the owner's results beside them.
-
-    >>> owned_kind("training")
-    'training_owned_results'
-    """
+    """Name of the table of plan results with the owner's results beside them."""
     return f"{plan_table}_owned_results"
 
 
@@ -317,31 +293,19 @@ def auto_columns(table: str) -> tuple[str, ...]:
 
 @cache
 def mapping_columns(table: str) -> tuple[str, ...]:
-    """Columns of plans that place the model on accelerators.
-
-    >>> mapping_columns("inference")
-    ('tensor_parallel', 'pipeline_parallel', 'expert_parallel', 'data_parallel_attention', 'concurrency')
-    """
+    """Columns of plans that place the model on accelerators."""
     return tuple(column.name for column in schema()[table].columns if column.is_mapping)
 
 
 @cache
 def grouped(table: str, group: str) -> tuple[str, ...]:
-    """Results of a group, which add up to a total.
-
-    >>> grouped("training_results", "memory")
-    ('memory_weights', 'memory_gradients', 'memory_optimizer', 'memory_activations')
-    """
+    """Results of a group, which add up to a total: the parts of the memory, of the time."""
     return tuple(column.name for column in schema()[table].columns if column.group == group)
 
 
 @cache
 def shown_columns(table: str, view: str) -> tuple[str, ...]:
-    """Columns that a view shows by default, in its order.
-
-    >>> shown_columns("inference_results", "frontier")[:2]
-    ('tokens_per_second_per_user', 'tokens_per_second_per_accelerator')
-    """
+    """Columns that a view shows by default, in its order."""
     places = [
         (int(place), column.name)
         for column in schema()[table].columns
@@ -352,11 +316,7 @@ def shown_columns(table: str, view: str) -> tuple[str, ...]:
 
 
 def known_units(dimension: str) -> list[str]:
-    """Unit symbols of one dimension, the plain spelling of each.
-
-    >>> known_units("request/s")
-    ['request/s']
-    """
+    """Unit symbols of one dimension, the plain spelling of each."""
     return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
 
 
@@ -420,11 +380,7 @@ def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
 
 
 def counted_nouns(column_: Column) -> frozenset[str]:
-    """Nouns in a header that replace the unit of a count: tokens, requests, GPUs.
-
-    >>> "tokens" in counted_nouns(column("inference", "prompt_length"))
-    True
-    """
+    """Nouns in a header that replace the unit of a count: tokens, requests, GPUs."""
     return _trade()[1].get(column_.name, frozenset())
 
 
@@ -464,11 +420,7 @@ def _meant_in_plans(name: str) -> tuple[str, ...]:
 
 
 def first_words(kind: str) -> dict[str, str]:
-    """Initial values of the form of a kind, by column.
-
-    >>> first_words("serve")["prompt_length"]
-    '2000'
-    """
+    """Initial values of the form of a kind, by column."""
     forms = resources.rows("workbook/forms.csv")
     return {row["column"]: row["value"] for row in forms if row["form"] == kind and row["column"]}
 
@@ -502,13 +454,7 @@ def shown(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
-    """Values for JSON, in the unit of the column: whole numbers without a point, None if blank or not finite.
-
-    >>> import numpy as np
-    >>> from xlperf.catalog.schema import column
-    >>> values_of(column("training_results", "fits"), np.array([1.0, 0.0, float("nan")]))
-    [True, False, None]
-    """
+    """Values for JSON, in the unit of the column: whole numbers without a point, None if blank or not finite."""
     if column.is_text:
         return [str(value) or None for value in values.tolist()]
     if column.kind in FLAGS:

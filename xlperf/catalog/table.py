@@ -55,11 +55,7 @@ Locate = Callable[[int, int], str]
 
 @lru_cache(maxsize=4096)
 def column_letters(number: int) -> str:
-    """Letters of a column of a sheet.
-
-    >>> column_letters(28)
-    'AB'
-    """
+    """Letters of a column of a sheet: AB of 28."""
     letters = ""
     while number > 0:
         number, rest = divmod(number - 1, 26)
@@ -181,12 +177,7 @@ class Table:
         return np.where(values == "", default, values).astype(object) if default else values
 
     def filled(self, column: str) -> np.ndarray:
-        """A column with the schema's default (in the unit used inside) if it is blank or absent.
-
-        >>> import numpy as np
-        >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
-        array([4.])
-        """
+        """A column with the schema's default (in the unit used inside) if it is blank or absent."""
         default = default_value(self.kind, column)
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
@@ -265,11 +256,7 @@ class Keys:
 
 
 def coded_words(values: Sequence[str]) -> Words:
-    """Codes and distinct values of a column of words.
-
-    >>> coded_words(["a", "b", "a"]).codes.tolist()
-    [0, 1, 0]
-    """
+    """Codes and distinct values of a column of words."""
     seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
     return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
 
@@ -502,9 +489,5 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def copied_name(name: str) -> str:
-    r"""Name of the row that a copy was made of; any other name as it is.
-
-    >>> copied_name("H100-SXM-80GB\x1f7"), copied_name("H100-SXM-80GB")
-    ('H100-SXM-80GB', 'H100-SXM-80GB')
-    """
+    """Name of the row that a copy was made of; any other name as it is."""
     return name.partition(MARK)[0]

@@ -31,11 +31,7 @@ _ESCAPE = re.compile(r"_x([0-9A-Fa-f]{4})_")
 
 @lru_cache(maxsize=4096)
 def column_number(letters: str) -> int:
-    """Number of a column, counted from 1.
-
-    >>> column_number("A"), column_number("AB")
-    (1, 28)
-    """
+    """Number of a column, counted from 1: 28 of AB."""
     number = 0
     for letter in letters:
         number = number * 26 + ord(letter) - 64

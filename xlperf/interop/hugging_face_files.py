@@ -186,21 +186,13 @@ def _by_architecture() -> dict[str, str]:
 
 
 def _stem(architecture: str) -> str:
-    """Name of a model in the name of a class.
-
-    >>> _stem("DeepseekV4ForCausalLM"), _stem("GPT2LMHeadModel")
-    ('deepseekv4', 'gpt2')
-    """
+    """Name of a model in the name of a class: ``gpt2`` of ``GPT2LMHeadModel``."""
     return re.split(r"For[A-Z]|LMHead", architecture)[0].casefold()
 
 
 @cache
 def defaults_of(kind: str) -> Mapping[str, Any]:
-    """Defaults of the entries of a model type, as its class has them.
-
-    >>> defaults_of("gemma3_text")["num_attention_heads"], defaults_of("gemma3_text")["tie_word_embeddings"]
-    (8, True)
-    """
+    """Defaults of the entries of a model type, as its class has them."""
     row = _classes().get(kind)
     pairs = [pair.partition("=") for pair in row["entries"].split()] if row else []
     return {key: value == "true" if value.isalpha() else int(value) for key, _, value in pairs}

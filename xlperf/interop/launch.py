@@ -283,11 +283,7 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
 
 
 def listed(words: Sequence[str]) -> str:
-    """Settings in a message: the first ones, cut.
-
-    >>> listed(["--a 1", "--b 2"])
-    '--a 1; --b 2'
-    """
+    """Settings in a message: the first ones, cut."""
     shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
     rest = len(words) - len(shown)
     return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])

@@ -461,11 +461,7 @@ def _row_of(models: Table | None, model: str) -> int:
 
 
 def stored_precision(name: str, model: str, models: Table | None) -> str:
-    """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits.
-
-    >>> stored_precision("Qwen/Qwen2.5-72B-Instruct-AWQ", "Qwen2.5-72B", None)
-    'int4-128'
-    """
+    """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits."""
     row = _row_of(models, model)
     if models is None or row < 0:
         variant = variant_of_name(name)

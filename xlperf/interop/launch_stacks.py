@@ -270,11 +270,7 @@ class Flag(NamedTuple):
 
 @cache
 def flags(stack: str) -> tuple[Flag, ...]:
-    """Flags of a stack. Raises InputError if the folder of the stack is incomplete.
-
-    >>> flags("megatron")[0].flag
-    '--tensor-model-parallel-size'
-    """
+    """Flags of a stack; InputError if the folder of the stack is incomplete."""
     own = [row for row in stack_rows("settings") if row["stack"] == stack]
     base = "nemo" if stack == "bridge" else stack
     own += [row for row in stack_rows("flags") if row["stack"] == base]

@@ -60,11 +60,7 @@ def loaded(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
 
 
 def is_yaml(text: str) -> bool:
-    """Whether most lines of a text are keys or items of YAML.
-
-    >>> is_yaml("model: llama3"), is_yaml("torchrun train.py --tp 8")
-    (True, False)
-    """
+    """Whether most lines of a text are keys or items of YAML."""
     if text.startswith("#!"):
         return False
     lines = [line.strip() for line in text.splitlines()]
@@ -375,11 +371,7 @@ def settings_of(
 
 
 def handed_to(words: Sequence[str]) -> str:
-    """The script that a command starts, "" if it starts a program.
-
-    >>> handed_to(["sbatch", "--nodes=4", "./run.sh", "8"]), handed_to(["torchrun", "pretrain_gpt.py"])
-    ('./run.sh', '')
-    """
+    """The script that a command starts, "" if it starts a program."""
     if not words or not (_SCRIPT.fullmatch(words[0]) or words[0].rpartition("/")[2] in _STARTERS):
         return ""
     return next((word for word in words[:LONGEST_NAME] if _SCRIPT.fullmatch(word)), "")

@@ -204,11 +204,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @cache
 def class_of(kernel: str) -> str:
-    """Class of a kernel by its name.
-
-    >>> class_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), class_of("nvjet_tst_128x256_64x4_2x1_v_bz_TNT")
-    ('communication', 'matrix')
-    """
+    """Class of a kernel by its name: ``communication``, ``matrix``."""
     return next(name for name, pattern in _patterns() if pattern.search(kernel))
 
 

@@ -53,11 +53,7 @@ def release_of(text: str) -> Release:
 
 
 def pairs(words: str) -> dict[str, str]:
-    """Names and values of ``name=value; name=value``.
-
-    >>> pairs("first_stage_layers=; zero_stage=3")
-    {'first_stage_layers': '', 'zero_stage': '3'}
-    """
+    """Names and values of ``name=value; name=value``."""
     parts = (part.partition("=") for part in filter(None, map(str.strip, words.split(";"))))
     return {name.strip(): value.strip() for name, _, value in parts}
 
@@ -174,11 +170,7 @@ class StackRule(NamedTuple):
 
 @cache
 def quantity(text: str) -> Quantity:
-    """A quantity from its words.
-
-    >>> quantity("sequence_length / context_parallel")
-    (('+', 'sequence_length'), ('/', 'context_parallel'))
-    """
+    """A quantity from its words."""
     words = ["+", *text.split()]
     return tuple(zip(words[::2], words[1::2], strict=True))
 
@@ -213,11 +205,7 @@ def stack_named(software: str) -> str:
 
 
 def searched_engines() -> list[str]:
-    """Serving engines that *Serve* compares, in the order of its drop-down.
-
-    >>> searched_engines()
-    ['sglang', 'vllm', 'tensorrt-llm']
-    """
+    """Serving engines that *Serve* compares, in the order of its drop-down."""
     return list(dict.fromkeys(row["engine"] for row in stack_rows("engine") if row["searched"] == "yes"))
 
 

@@ -129,12 +129,7 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
 
 
 def machine_lines(catalog: Catalog) -> dict[str, str]:
-    """Line of each generation of accelerators that is fitted by line, casefolded.
-
-    >>> from xlperf.catalog.catalog import load_catalog
-    >>> machine_lines(load_catalog())["cdna3"]
-    'cdna'
-    """
+    """Line of each generation of accelerators that is fitted by line, casefolded."""
     table = catalog.tables["accelerators"]
     pairs = zip(table.text("generation").tolist(), table.text("vendor").tolist(), strict=True)
     vendors: dict[str, set[str]] = {}

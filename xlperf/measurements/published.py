@@ -38,11 +38,7 @@ _YES = {"true": 1.0, "yes": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "no": 0.0, 
 
 @cache
 def published_columns() -> dict[str, dict[str, str]]:
-    """Columns of published rows: kind of sheet -> column -> text, number or flag.
-
-    >>> published_columns()["training"]["iter_time_s"]
-    'number'
-    """
+    """Columns of published rows: kind of sheet -> column -> text, number or flag."""
     columns: dict[str, dict[str, str]] = {kind: {} for kind in (*KINDS, POWER)}
     for row in resources.rows("measurements/published_columns.csv"):
         columns[row["table"]][row["column"]] = row["kind"]
@@ -355,11 +351,7 @@ class ModelNames:
 
 
 def _full(name: str) -> str:
-    """Name of the model that a layer-reduced one was cut from.
-
-    >>> _full("Llama3-70B-l12"), _full("Llama3.1-405B-proxy"), _full("GPT-8B")
-    ('Llama3-70B', 'Llama3.1-405B', '')
-    """
+    """Name of the model that a layer-reduced one was cut from (``Llama3-70B-l12``); "" of another name."""
     match = _REDUCED.match(name)
     return match["base"] if match else ""
 
