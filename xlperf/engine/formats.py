@@ -11,13 +11,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.formats import AUTO, SIXTEEN_BITS, CheckpointFormats, formats_of_checkpoint
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.join import Named, named_rows, software_words
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PRECISION_CODES, PRECISIONS, Precision
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan
+from xlperf.interop.checkpoints import AUTO, SIXTEEN_BITS, CheckpointFormats, formats_of_checkpoint
 from xlperf.interop.software import STACKS, stack_of_software
 
 _WIDE = "bf16"

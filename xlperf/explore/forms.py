@@ -18,7 +18,6 @@ from xlperf.base.units import DAY, HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, questions, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
@@ -36,6 +35,7 @@ from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.spares import spares_answer
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
+from xlperf.interop.checkpoints import states_format
 from xlperf.interop.launch_stacks import flags
 from xlperf.interop.software import stack_of_software
 

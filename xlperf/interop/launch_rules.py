@@ -12,20 +12,23 @@ from functools import cache
 import numpy as np
 
 from xlperf.base.resources import stack_rows
-from xlperf.catalog.formats import (
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Spellings, Table
+from xlperf.interop.checkpoints import (
     AUTO,
+    LONGEST_MODEL,
     SIXTEEN_BITS,
     bits_of,
+    contradicted,
+    described_models,
     formats_of_checkpoint,
+    named_model,
     variant_of_method,
     variant_of_name,
 )
-from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Spellings, Table
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_models, named_model
 from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 

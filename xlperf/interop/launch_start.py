@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows, stack_rows
-from xlperf.catalog.formats import AUTO, bits_of, variant_of_name
+from xlperf.interop.checkpoints import AUTO, bits_of, variant_of_name
 from xlperf.interop.config_rules import RECOMPUTED, number, ranks_of, text
 from xlperf.interop.software import STACKS
 

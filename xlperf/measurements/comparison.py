@@ -3,24 +3,33 @@
 Power and energy per token are compared twice. At the measured rate the work of a token is as predicted, done in the
 time that was measured: the residual is the error of the watts alone. At the predicted rate the error of the rate is
 included.
+
+Efficiencies are measured rates over physical limits, the quantiles that a quote is compared with: ``python -m
+xlperf.measurements.comparison`` writes ``explore/published_efficiencies.csv`` anew from the published rows.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+import xlperf.explore
 from xlperf.base.arrays import Array
+from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.inference import power_at_rates
+from xlperf.explore.limits import output_limits
 from xlperf.measurements.inference import inference_plans
-from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns
+from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns, read_published
+from xlperf.measurements.training import training_plans
 
 STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
@@ -346,3 +355,59 @@ def _record(plans: PublishedPlans, row: int, quantity: str, column: str, value: 
     text, group = plans.published.text, _GROUPS[int(plans.published.number["fitted"][row] == 1.0)]
     values = measured, value, abs(value / measured - 1.0), words, POWER, quantity, True
     return Record(text["row_id"][row], text["source_id"][row], group, text["gpu"][row], metric, *values)
+
+
+FILE = Path(xlperf.explore.__file__).with_name("published_efficiencies.csv")
+_QUANTILES = 101
+
+
+def published_efficiencies(catalog: Catalog) -> Mapping[str, Array]:
+    """Measured over limit of published rows, sorted: MFU of training, rate of serving and of a single request."""
+    training, inference = read_published(workbook("validation.xlsx"))
+    runs, served = training_plans(training, catalog), inference_plans(inference, catalog)
+    results, rates = predicted(runs), predicted(served)
+    in_flight = np.asarray(rates.number("tokens_per_second") * rates.number("tpot"))  # by Little's law
+    limits = output_limits(served.plans, in_flight, served.catalog).rate
+    shares = rates.number("tokens_per_second") / limits
+    alone = served.plans.filled("batch_size") == 1.0
+    measured = _measured(served, rates, shares)
+    return {
+        "training": _known(_measured(runs, results, results.number("mfu"))),
+        "serving": _known(measured[~alone]),
+        "user": _known(measured[alone]),
+    }
+
+
+def _known(values: Array) -> Array:
+    return np.sort(values[np.isfinite(values) & (values > 0.0)])
+
+
+def _measured(plans: PublishedPlans, results: Table, shares: Array) -> Array:
+    """Shares of plans at the measured rate: predicted ones times measured over predicted rate."""
+    first: dict[str, Record] = {}
+    for record in compare(plans, results):
+        if record.primary and record.metric not in ("peak_mem_gb", "ttft_ms") and record.covered:
+            first.setdefault(record.row_id, record)
+    names = plans.published.text["row_id"]
+    factors = np.full(len(names), np.nan)
+    for row, name in enumerate(names):
+        of_row = first.get(str(name))
+        if of_row is not None:
+            ratio = of_row.measured / of_row.predicted
+            factors[row] = ratio if of_row.metric in RATES else 1.0 / ratio
+    return np.asarray(shares * factors[plans.index])
+
+
+def quantiles(efficiencies: Mapping[str, Array]) -> list[list[str]]:
+    """Rows of the file: the share of the runs below, and the efficiency of each kind."""
+    shares = np.linspace(0.0, 1.0, _QUANTILES)
+    columns = {kind: np.quantile(values, shares) for kind, values in efficiencies.items()}
+    rows = [["share_below", *columns], ["number", *(str(len(values)) for values in efficiencies.values())]]
+    return rows + [
+        [f"{share:.2f}", *(f"{values[row]:.4f}" for values in columns.values())] for row, share in enumerate(shares)
+    ]
+
+
+if __name__ == "__main__":
+    with FILE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(quantiles(published_efficiencies(load_catalog())))
