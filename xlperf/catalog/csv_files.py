@@ -8,7 +8,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.files import replaced
 from xlperf.catalog.parse import Coded
-from xlperf.catalog.schema import split_header, table_schema
-from xlperf.catalog.table import name_taken
 
 STANDARD = "-"
 MOST_COLUMNS = 16_384  # columns of a file, as many as a sheet has
@@ -73,8 +70,8 @@ def read_csv(path: str | os.PathLike[str]) -> CsvFile:
     """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`. Commas,
     semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as from Excel.
     """
-    with _opened(path, SIZE_LIMIT) as (stream, name):
-        return _whole_csv(_all_of(stream, name), name)
+    with opened(path, SIZE_LIMIT) as (stream, name):
+        return _whole_csv(all_of(stream, name), name)
 
 
 def _whole_csv(data: bytes, name: str) -> CsvFile:
@@ -85,38 +82,6 @@ def _whole_csv(data: bytes, name: str) -> CsvFile:
     if rows.faults:
         raise InputError(rows.faults)
     return rows.taken()
-
-
-def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
-    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
-    """
-    declared = table_schema(kind)
-    lines: list[list[str]] = []
-    if path.exists():
-        with _opened(path, SIZE_LIMIT) as (stream, name):
-            lines = list(csv.reader(io.StringIO(decoded(_all_of(stream, name), name))))
-    headers = [split_header(cell) for cell in lines[0]] if lines else []
-    if lines and (not headers or headers[0][0] != declared.key.name):
-        raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
-    for name, symbol in headers:
-        if name in row and symbol is not None and symbol != declared.by_name[name].unit:
-            problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
-            raise InputError(Fault(path.name, problem))
-    names = [name for name, _ in headers]
-    at = names.index("aliases") if "aliases" in names else -1
-    for line in lines[1:]:
-        words = line[at] if 0 < at < len(line) else ""
-        if line and (problem := name_taken(str(row[declared.key.name]), line[0], words)):
-            raise InputError(Fault(path.name, problem))
-    added = [column for column in declared.columns if column.name in row and column.name not in names]
-    top = [*(lines[0] if lines else []), *(column.header for column in added)]
-    names += [column.name for column in added]
-    values = [row.get(name, "") for name in names]
-    written = [harmless(value) if isinstance(value, str) else repr(value) for value in values]
-    with replaced(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([top, *lines[1:], written])
-    return len(lines[1:]) + 2
 
 
 def harmless(text: str) -> str:
@@ -146,7 +111,7 @@ def read_text(path: Path, meant: str, most: int = 64 * 2**20) -> str:
         raise InputError(Fault(str(path), f"cannot be read: {reason.lower()}; {meant} is meant")) from None
 
 
-def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
+def all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
     """The bytes of a file after ``first``; a file with an endless line is refused before more of it is read."""
     pieces, lines, length, size = [], {b"\n": 0, b"\r": 0}, 0, 0
     piece = first or stream.read(_FIRST)
@@ -166,7 +131,7 @@ def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str], most: float = math.inf) -> Iterator[tuple[BinaryIO, str]]:
+def opened(path: str | os.PathLike[str], most: float = math.inf) -> Iterator[tuple[BinaryIO, str]]:
     """A file of a limited number of bytes, or standard input, to read from, and its name in messages."""
     if str(path) == STANDARD:
         yield sys.stdin.buffer, "standard input"
@@ -333,10 +298,10 @@ def csv_blocks(
     """A CSV file, as :func:`read_csv`, in one block at least of about ``rows`` rows; one block is in memory. Columns
     that are not ``wanted`` may come back blank; rows longer than the header are refused at the end.
     """
-    with _opened(path) as (stream, name):
+    with opened(path) as (stream, name):
         first = stream.read(_FIRST)
         if len(first) < _FIRST or first[:2] in UTF16 or b"\n" not in first:
-            yield _whole_csv(_all_of(stream, name, first), name)
+            yield _whole_csv(all_of(stream, name, first), name)
         else:
             yield from _Blocks(stream, first, name, wanted, rows)
 

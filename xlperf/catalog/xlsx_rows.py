@@ -1,11 +1,13 @@
-"""Rows added to a sheet of a user's workbook by editing its part of the package: everything else stays as it is.
+"""Rows added to a user's workbook or CSV table, and workbooks as text.
 
-Charts, sparklines, conditional formats, pictures and macros are never read, and so never lost. The new row takes the
-formats of the last one; the Excel table, its filter, drop-downs and conditional formats grow over it.
+A row is added by editing the part of the package that holds the sheet: charts, sparklines, conditional formats and
+macros are never read, and so never lost. The new row takes the formats of the last one; the Excel table, its
+filter, drop-downs and conditional formats grow over it.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -19,8 +21,9 @@ from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
 from xlperf.catalog.cells import cell_text, is_blank, parse_header
+from xlperf.catalog.csv_files import SIZE_LIMIT, all_of, decoded, harmless, opened
 from xlperf.catalog.read import Block, find_block, missing_sheet
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import split_header, table_schema
 from xlperf.catalog.table import column_letters, name_taken
 from xlperf.catalog.xlsx import Cells, Formulas, Workbook, column_number
 
@@ -74,6 +77,38 @@ def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -
         _write(path, package, {name.casefold(): text for name, text in parts.items()})
     place = f"{Path(path).name} [{sheet}!{column_letters(block.locate.columns[0])}{last + 1}]"
     return Added(place, left_out)
+
+
+def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
+    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
+    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
+    """
+    declared = table_schema(kind)
+    lines: list[list[str]] = []
+    if path.exists():
+        with opened(path, SIZE_LIMIT) as (stream, name):
+            lines = list(csv.reader(io.StringIO(decoded(all_of(stream, name), name))))
+    headers = [split_header(cell) for cell in lines[0]] if lines else []
+    if lines and (not headers or headers[0][0] != declared.key.name):
+        raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
+    for name, symbol in headers:
+        if name in row and symbol is not None and symbol != declared.by_name[name].unit:
+            problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
+            raise InputError(Fault(path.name, problem))
+    names = [name for name, _ in headers]
+    at = names.index("aliases") if "aliases" in names else -1
+    for line in lines[1:]:
+        words = line[at] if 0 < at < len(line) else ""
+        if line and (problem := name_taken(str(row[declared.key.name]), line[0], words)):
+            raise InputError(Fault(path.name, problem))
+    added = [column for column in declared.columns if column.name in row and column.name not in names]
+    top = [*(lines[0] if lines else []), *(column.header for column in added)]
+    names += [column.name for column in added]
+    values = [row.get(name, "") for name in names]
+    written = [harmless(value) if isinstance(value, str) else repr(value) for value in values]
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([top, *lines[1:], written])
+    return len(lines[1:]) + 2
 
 
 def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int, Value], list[str]]:

@@ -166,9 +166,9 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
     """Add a row to a workbook or a CSV table, made if missing; its place and the columns that the sheet lacks."""
     file = Path(output)
     values = {name: value for name, value in row.items() if isinstance(value, (str, int, float))}
-    if file.suffix.casefold() in (".xlsx", ".xlsm"):
-        from xlperf.catalog.xlsx_rows import add_row
+    from xlperf.catalog.xlsx_rows import add_csv_row, add_row
 
+    if file.suffix.casefold() in (".xlsx", ".xlsm"):
         if not file.exists():
             from xlperf.workbook.build import new_workbook
 
@@ -177,7 +177,6 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
         return add_row(file, kind, values)
     if file.suffix.casefold() != ".csv":
         raise InputError(Fault(output, "must end in .xlsx or .csv"))
-    from xlperf.catalog.csv_files import add_csv_row
 
     return f"{file.name}:{add_csv_row(file, kind, values)}", []
 
