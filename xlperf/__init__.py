@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.notebook.functions import (
         chip,
+        day,
         diagnose,
         evaluate,
         explain,
         fleet,
         quote,
+        rl,
         search,
         serve,
         sessions,
@@ -43,8 +45,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain fleet quote search serve sessions solve spares sweep train uncertainty "
-            "validate "
+            "chip day diagnose evaluate explain fleet quote rl search serve sessions solve spares sweep train "
+            "uncertainty validate "
             "with_own_runs worth"
         ).split(),
         "xlperf.notebook.functions",
@@ -64,6 +66,7 @@ __all__ = [
     "XlperfError",
     "__version__",
     "chip",
+    "day",
     "diagnose",
     "evaluate",
     "explain",
@@ -71,6 +74,7 @@ __all__ = [
     "load_catalog",
     "quote",
     "read_plans",
+    "rl",
     "search",
     "serve",
     "sessions",

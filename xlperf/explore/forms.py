@@ -24,10 +24,12 @@ from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.software import with_software_defaults
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
+from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
 from xlperf.explore.quote import quote_answer
+from xlperf.explore.rl import rl_answer
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, Search, one_plan, short_name, slower
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
@@ -425,7 +427,7 @@ def _refused(form: Table, search: Search | None) -> Answer:
 
 
 _SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer, "fleet": fleet_answer,
-            "spares": spares_answer, "quote": quote_answer}  # fmt: skip
+            "spares": spares_answer, "quote": quote_answer, "rl": rl_answer, "day": day_answer}  # fmt: skip
 """What answers a form of a kind with the part of the catalog that it names: results, :data:`PLAN`, :data:`TABLES`."""
 
 

@@ -161,6 +161,16 @@ def quote(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
     return _answer("quote", entries, catalog, inputs)
 
 
+def rl(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """A step of reinforcement learning: its time, the best split of the accelerators, idle shares and cost."""
+    return _answer("rl", entries, catalog, inputs)
+
+
+def day(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """A day of a service: copies by hour, accelerator-hours, cost, energy, and the training beside it."""
+    return _answer("day", entries, catalog, inputs)
+
+
 def sweep(
     plans: Plans, vary: Vary, catalog: GivenCatalog = None, *, samples: int | None = None,
     sampling: Literal["latin-hypercube", "random"] = "latin-hypercube", seed: int = 0, result: Texts = (),
@@ -448,6 +458,6 @@ for _kind in questions():
     _declare(globals()[_kind])
 
 __all__ = [
-    "chip", "diagnose", "evaluate", "explain", "fleet", "quote", "search", "serve", "sessions", "solve", "spares",
-    "sweep", "train", "uncertainty", "validate", "worth",
+    "chip", "day", "diagnose", "evaluate", "explain", "fleet", "quote", "rl", "search", "serve", "sessions", "solve",
+    "spares", "sweep", "train", "uncertainty", "validate", "worth",
 ]  # fmt: skip

@@ -1,0 +1,372 @@
+"""Reinforcement learning: the time of a step of rollouts, trainer and weight synchronisation, and the best split.
+
+Rollouts start together and end one by one; the time of a token follows from how many still generate. The trainer packs
+their tokens into whole sequences. Both times are those of serving and of pre-training, longer by the slowdowns of the
+form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, ceil_div, divide, log2, total
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.trust import BADGES
+from xlperf.equations.serving.rollouts import (
+    any_unfinished_share,
+    mean_rollout_length,
+    unfinished_share,
+    weibull_scale,
+    weibull_shape,
+)
+from xlperf.explore.fleet_plans import COUNT, with_columns
+from xlperf.explore.mappings import server_sizes
+from xlperf.explore.search import stacked
+from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, dollars, one_plan, short_name
+from xlperf.explore.train import SEARCHED, best_mapping
+
+SPLITS = "splits"
+"""Table of splits beside an answer."""
+SYNCHRONOUS, ASYNCHRONOUS = "synchronous", "asynchronous"
+TRAINER = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+"""Degrees of the trainer. Those that a form states are fixed."""
+_DEGREES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Tensor-parallel degrees of an engine that are tried. [-]"""
+_LIVE = 2.0 ** np.arange(11.0)
+"""Rollouts of an engine at which the time of a token is evaluated. [-]"""
+_CONTEXTS, _POINTS, _PARTS = 4, 400, 8
+"""Contexts of those evaluations, points of a rollout's time, and parts of the accelerators that splits try first."""
+_TILE = 64.0
+"""Tokens to which a packed sequence is rounded. [-]"""
+_MAPPINGS = 8
+"""Mappings of the trainer that every split tries. [-]"""
+
+
+class Lengths(NamedTuple):
+    """Lengths of rollouts on a grid of tokens. [-]"""
+
+    position: Array
+    width: float
+    unfinished: Array  # share that is longer
+    remaining: Array  # the same of what is left of one in the middle of its work
+    mean: float
+    mean_position: float  # of a token that is generated
+
+    @staticmethod
+    def of(form: Table) -> Lengths:
+        """The lengths of a form. Raises InputError if their mean is not below the longest."""
+        mean, longest, variation = (
+            float(form.filled(name)[0]) for name in ("output_length", "longest_output", "length_variation")
+        )
+        shape = weibull_shape(variation)
+        if not mean < float(mean_rollout_length(1e4 * longest, shape, longest)) * (1.0 - 1e-9):
+            problem = f"output length {mean:,.0f} must be below the longest output {longest:,.0f}, at which all stop"
+            raise InputError(Fault(form.place(0, "output_length"), problem))
+        position = (np.arange(_POINTS) + 0.5) / _POINTS * longest
+        share = unfinished_share(position, weibull_scale(mean, shape, longest), shape, longest)
+        later = np.cumsum(share[::-1])[::-1]
+        return Lengths(
+            position, longest / _POINTS, share, later / later[0], mean, float(total(position * share) / total(share))
+        )
+
+
+class Engine(NamedTuple):
+    """A rollout engine: its size, the places for rollouts [-], and the time of a token of all that generate. [s]"""
+
+    degree: float
+    places: float
+    contexts: Array
+    times: Array  # (lives, contexts)
+    prefill: float  # of one prompt [s]
+    weights: float  # of all accelerators [B]
+    reason: str
+    trust: tuple[str, str]  # badge and its reason
+
+    def token_time(self, live: Array, context: Array) -> Array:
+        """Time of a token with so many live rollouts of a mean context, between the evaluated ones. [s]"""
+        row = np.clip(log2(np.maximum(live, 1.0)), 0.0, len(_LIVE) - 1.0)
+        column = np.interp(context, self.contexts, np.arange(len(self.contexts)))
+        low = np.minimum(row.astype(np.int64), len(_LIVE) - 2)
+        left = np.minimum(column.astype(np.int64), len(self.contexts) - 2)
+        down, right = row - low, column - left
+        near, far = (
+            self.times[low + more, left] * (1.0 - right) + self.times[low + more, left + 1] * right for more in (0, 1)
+        )
+        return np.asarray(near * (1.0 - down) + far * down)
+
+    def steady_time(self, count: float, in_flight: float, prompt: float, lengths: Lengths) -> float:
+        """Time in which an engine makes so many rollouts while others follow at once. [s]"""
+        live, context = np.array([min(self.places, in_flight)]), np.array([prompt + lengths.mean_position])
+        return float(count * lengths.mean / live[0] * self.token_time(live, context)[0])
+
+    def batch_times(self, count: float, prompt: float, lengths: Lengths) -> tuple[float, float]:
+        """Time until so many rollouts that start together are there, and the part with half of the places empty. [s]"""
+        queued = max(count - self.places, 0.0)
+        live = min(count, self.places)
+        share = lengths.remaining if queued else lengths.unfinished
+        context = prompt + (np.minimum(lengths.mean_position + 0.5 * lengths.position, lengths.position[-1]) if queued
+                            else lengths.position)  # fmt: skip
+        times = lengths.width * any_unfinished_share(share, live) * self.token_time(live * share, context)
+        before = self.steady_time(queued, live, prompt, lengths) if queued else 0.0
+        return before + float(total(times)), float(total(np.where(share < 0.5, times, 0.0)))
+
+
+class Trainer(NamedTuple):
+    """Trainers of a step on some accelerators: plan, results, and times of all optimizer steps and one pass. [s]"""
+
+    plan: Table
+    results: Table
+    time: float
+    forward: float
+
+
+class Split(NamedTuple):
+    """A split of the accelerators with its engine, trainer and times. [s]"""
+
+    rollouts: float
+    training: float
+    engine: Engine
+    trainer: Trainer
+    rollout: float
+    tail: float
+    work: float
+    sync: float
+    step: float
+
+
+def rl_answer(form: Table, catalog: Catalog) -> Answer:
+    """The step of a form with the fastest split of its accelerators, its parts, cost, and the table of splits.
+
+    ``form``: one row of kind ``rl``. Returns results of the kind ``rl_results``. Raises InputError for lengths that
+    contradict each other, and for asynchronous rollouts without accelerators of their own.
+    """
+    lengths = Lengths.of(form)
+    engines = rollout_engines(form, lengths, catalog)
+    usable = [engine for engine in engines if not engine.reason]
+    if not usable:
+        return _refused(f"no rollout engine: {engines[0].reason}")
+    splits = _splits(form, lengths, usable, catalog)
+    if not splits:
+        return _refused("no mapping of the trainer fits on a part of these accelerators")
+    best = min(splits, key=lambda split: split.step)
+    return _answer(form, lengths, best, splits)
+
+
+def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Engine]:
+    """Engines of the tensor-parallel degrees that a form leaves open, with their token times."""
+    stated = float(form.number("rollout_tensor_parallel")[0])
+    most = float(form.filled(COUNT)[0])
+    degrees = [stated] if stated == stated else [degree for degree in _DEGREES if degree <= most]
+    prompt, longest = (float(form.filled(name)[0]) for name in ("prompt_length", "longest_output"))
+    contexts = np.round(prompt + longest * np.arange(_CONTEXTS) / (_CONTEXTS - 1.0))
+    columns: dict[str, Any] = {name: form.text(name) for name in ("model", "accelerator")}
+    columns |= {"software": form.filled("rollout_software"), "precision": form.filled("rollout_precision")}
+    one = one_plan("inference", columns, (), form)
+    rows = []
+    for degree in degrees:
+        size = {COUNT: degree, "tensor_parallel": degree}
+        rows.append(
+            with_columns(one, **size, prompt_length=prompt, output_length=np.ceil(lengths.mean), batch_size=1.0)
+        )
+        rows += [
+            with_columns(one, **size, prompt_length=context, output_length=2.0, batch_size=live)
+            for live in _LIVE
+            for context in contexts
+        ]
+    results = evaluate(stacked(rows), catalog)
+    engines = []
+    for place, degree in enumerate(degrees):
+        part = results.take(np.arange(len(rows) // len(degrees)) + place * (len(rows) // len(degrees)))
+        first, rest = part.take([0]), part.number("tpot")[1:].reshape(len(_LIVE), _CONTEXTS)
+        places = float(first.number("max_batch_size")[0])
+        reason = str(first.text("reason")[0]) if not places >= 1.0 or np.isnan(rest).any() else ""
+        prefill, weights = (float(first.number(name)[0]) for name in ("prefill_time", "memory_weights"))
+        trust = str(first["trust"][0]), str(first["trust_reason"][0])
+        engines.append(Engine(degree, min(places, 1024.0), contexts, rest, prefill, weights * degree, reason, trust))
+    return engines
+
+
+def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catalog) -> list[Split]:
+    """Every split that is tried with its fastest engine and trainer, last those near the best."""
+    count, stated = float(form.filled(COUNT)[0]), float(form.number("rollout_accelerators")[0])
+    apart = str(form.filled("rollouts")[0]) == ASYNCHRONOUS
+    if stated >= count or (apart and stated == 0.0):
+        problem = f"rollout accelerators must be from 0 to below {count:,.0f}" + (
+            "; asynchronous rollouts need some of their own" if apart else ""
+        )
+        raise InputError(Fault(form.place(0, "rollout_accelerators"), problem))
+    tried: dict[float, Split | None] = {}
+
+    def split(rollouts: float) -> None:
+        if rollouts not in tried and 0.0 <= rollouts < count:
+            tried[rollouts] = _split(form, lengths, engines, rollouts, catalog)
+
+    if stated == stated:
+        split(stated)
+        return [one for one in tried.values() if one is not None]
+    unit = float(np.gcd(int(server_sizes(_training_plan(form, count, lengths), catalog)[0][0]), int(count)))
+    step = max(np.floor(count / unit / _PARTS), 1.0) * unit
+    for rollouts in np.arange(step if apart else 0.0, count, step).tolist():
+        split(rollouts)
+    while step > unit and any(tried.values()):
+        step = max(np.floor(step / unit / 2.0), 1.0) * unit
+        best = min((one for one in tried.values() if one), key=_step)
+        for rollouts in (best.rollouts - step, best.rollouts + step):
+            split(rollouts)
+    return sorted((one for one in tried.values() if one is not None), key=lambda one: one.rollouts)
+
+
+def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
+    """A training plan of packed sequences of the mean length for one optimizer step, open where the form is."""
+    samples = _samples(form)
+    batch = float(form.number("train_batch")[0])
+    sequence = float(ceil_div(float(form.filled("prompt_length")[0]) + lengths.mean, _TILE)) * _TILE
+    columns: dict[str, Any] = {name: form.text(name) for name in ("model", "accelerator")}
+    schema = table_schema("training").by_name
+    for name in SEARCHED:
+        blank = np.array([""], dtype=object) if schema[name].is_text else np.array([np.nan])
+        columns[name] = form.number(name) if name in TRAINER else blank
+    columns["precision"] = form.filled("precision")
+    columns |= {COUNT: np.array([count]), "sequence_length": np.array([sequence])}
+    columns["global_batch_size"] = np.array([min(batch, samples) if batch == batch else samples])
+    given = form.number("hour_price")
+    columns |= {"hour_price": given} if given[0] == given[0] else {}
+    return one_plan("training", columns, SEARCHED, form)
+
+
+def _samples(form: Table) -> float:
+    return float(form.filled("prompts_per_step")[0] * form.filled("samples_per_prompt")[0])
+
+
+def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> Trainer | None:
+    """The fastest trainer on so many accelerators; None if none fits.
+
+    Mappings are searched on a batch that all numbers of replicas divide, and the best of them timed on the real one.
+    """
+    asked = _training_plan(form, count, lengths)
+    batch = asked.number("global_batch_size")[0]
+    searched = best_mapping(with_columns(asked, global_batch_size=ceil_div(batch, count) * count), catalog)
+    if searched.kind != GOOD:
+        return None
+    plans = searched.plans.take(np.arange(min(len(searched.plans), _MAPPINGS)))
+    replicas = count / np.prod([plans.filled(name) for name in TRAINER[:3]], axis=0)
+    micro = np.minimum(plans.filled("micro_batch_size"), np.maximum(np.floor(batch / replicas), 1.0))
+    whole = ceil_div(batch, micro * replicas) * micro * replicas
+    plans = with_columns(plans, micro_batch_size=micro, global_batch_size=whole)
+    results = evaluate(plans, catalog)
+    per_token = results.number("step_time") / (whole * plans.number("sequence_length"))
+    per_token = np.where(results["fits"] == 1.0, per_token, np.inf)
+    best = int(np.argmin(per_token))
+    if not np.isfinite(per_token[best]):
+        return None
+    result = results.take([best])
+    tokens = _samples(form) * (float(form.filled("prompt_length")[0]) + lengths.mean)
+    time = tokens * float(per_token[best]) * float(form.filled("training_slowdown")[0])
+    forward, backward, again, once, exchanged, step = (
+        float(result.number(name)[0])
+        for name in (*(f"time_{part}" for part in ("forward", "backward", "recompute", "optimizer", "data_parallel")),
+                     "step_time")
+    )  # fmt: skip
+    share = float(divide(forward, forward + backward + again)) * (1.0 - (once + exchanged) / step)
+    return Trainer(plans.take([best]), result, time, time * share)
+
+
+def _split(form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, catalog: Catalog) -> Split | None:
+    """A split with its fastest engine; rollouts 0: both take turns on all accelerators. None if nothing fits."""
+    count = float(form.filled(COUNT)[0])
+    generating, training = (rollouts, count - rollouts) if rollouts else (count, count)
+    trainer = _trainer(form, lengths, training, catalog)
+    fitting = [engine for engine in engines if engine.degree <= generating]
+    if trainer is None or not fitting:
+        return None
+    return min((_timed(form, lengths, engine, trainer, generating, training) for engine in fitting), key=_step)
+
+
+def _step(split: Split) -> float:
+    return split.step
+
+
+def _timed(
+    form: Table, lengths: Lengths, engine: Engine, trainer: Trainer, generating: float, training: float
+) -> Split:
+    """Times of a step with an engine and a trainer."""
+    mode, prompt, staleness, slowdown, passes, reward = (
+        form.filled(name)[0]
+        for name in ("rollouts", "prompt_length", "staleness", "rollout_slowdown", "log_prob_passes", "reward_time")
+    )
+    copies = np.floor(generating / engine.degree)
+    count = _samples(form) / copies
+    prefill = engine.prefill * count / float(form.filled("samples_per_prompt")[0])
+    whole, tail = engine.batch_times(count, float(prompt), lengths)
+    if mode != SYNCHRONOUS:
+        in_flight = count * (staleness if mode == ASYNCHRONOUS else 1.0)
+        whole, tail = engine.steady_time(count, in_flight, float(prompt), lengths), 0.0
+    rollout, tail = float(slowdown) * (whole + prefill), float(slowdown) * tail
+    work = trainer.time + float(passes) * trainer.forward
+    sync = float(form.filled("sync_overhead")[0]) + engine.weights / float(form.filled("sync_bandwidth")[0])
+    busy = max(rollout, work) if mode == ASYNCHRONOUS else rollout + float(reward) + work
+    return Split(generating, training, engine, trainer, rollout, tail, work, sync, busy + sync)
+
+
+def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> Answer:
+    """Results of the fastest split."""
+    plan, results = best.trainer.plan, best.trainer.results
+    count, price = float(form.filled(COUNT)[0]), float(results.number("accelerator_hour_cost")[0])
+    tokens = _samples(form) * (float(form.filled("prompt_length")[0]) + lengths.mean)
+    steps = float(form.filled("num_steps")[0])
+    answer: Answer = {
+        "step_time": best.step, "rollout_accelerators": best.rollouts, "training_accelerators": best.training,
+        "rollout_time": best.rollout, "tail_time": best.tail, "training_time": best.trainer.time,
+        "log_prob_time": best.work - best.trainer.time, "sync_time": best.sync,
+        "idle_share": 1.0 - (best.rollouts * best.rollout + best.training * best.work) / (count * best.step),
+        "tokens_per_second_per_accelerator": tokens / best.step / count,
+        "rollout_tensor_parallel": best.engine.degree, "rollout_places": best.engine.places,
+        "recompute": str(plan.filled("recompute")[0]),
+        "step_cost": best.step * count * price, "run_time": best.step * steps,
+        "run_cost": best.step * count * price * steps, PLAN: plan,
+        "defaults_used": f"{form.filled('rollout_software')[0]} engines, trainer {plan.filled('software')[0]}, packed "
+        f"sequences; rollouts take {form.filled('rollout_slowdown')[0]:g} times as long as in serving, the trainer "
+        f"{form.filled('training_slowdown')[0]:g} times as long as in pre-training",
+    }  # fmt: skip
+    answer |= {name: float(plan.filled(name)[0]) for name in TRAINER}
+    both = best.engine.trust, (str(results["trust"][0]), str(results["trust_reason"][0]))
+    answer["trust"], answer["trust_reason"] = max(both, key=lambda trust: BADGES.index(trust[0]))
+    answer[TABLES] = {SPLITS: Table("rl_splits", dict(_columns(splits, count, price)))}
+    answer["answer"] = _sentence(form, best, answer, count)
+    return answer
+
+
+def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[str, Array]]:
+    """Columns of the table of splits."""
+    names = ("rollouts", "training", "rollout", "work", "step")
+    words = ("rollouts", "trainer", "rollout_time", "training_time", "step_time")
+    for name, word in zip(names, words, strict=True):
+        yield word, np.array([getattr(split, name) for split in splits])
+    yield "step_cost", np.array([split.step * count * price for split in splits])
+
+
+def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
+    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+    apart = best.rollouts < count
+    where = (
+        f"rollouts on {best.rollouts:,.0f} take {best.rollout:,.0f} s, "
+        f"the trainer on {best.training:,.0f} {best.work:,.0f} s"
+        if apart
+        else f"rollouts and trainer take turns, {best.rollout:,.0f} and {best.work:,.0f} s"
+    )
+    price = f"; {dollars(answer['step_cost'])} a step" if answer["step_cost"] == answer["step_cost"] else ""
+    return (
+        f"{count:,.0f} {accelerator} make {_samples(form):,.0f} rollouts of {model} and train on them in "
+        f"{best.step:,.0f} s: {where}, the weights move in {best.sync:,.0f} s{price}."
+    )
+
+
+def _refused(reason: str) -> Answer:
+    return {"reason": reason, "answer": f"No answer: {reason}."}
