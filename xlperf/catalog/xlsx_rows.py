@@ -14,7 +14,6 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 from xml.sax.saxutils import escape, unescape
 
 from xlperf.base.errors import Fault, InputError, printable
@@ -35,15 +34,10 @@ _AREA = re.compile(r"\$?([A-Z]{1,3})\$?(\d+):\$?([A-Z]{1,3})\$?(\d+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
-class Added(NamedTuple):
-    """Cell of a new row, and the columns without a header on the sheet."""
-
-    place: str
-    left_out: list[str]
-
-
-def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
-    """Add a row, in the units of the schema, below the last one of a catalog sheet, in the units of its headers."""
+def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> tuple[str, list[str]]:
+    """Add a row, in the units of the schema, below the last one of a catalog sheet, in the units of its headers; its
+    cell, and columns of the row without a header on the sheet.
+    """
     with Workbook(path) as book:
         sheet = book.sheet(kind)
         block = find_block(book, sheet, kind) if sheet is not None else None
@@ -76,7 +70,7 @@ def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -
         parts[main] = _calculated_anew(parts[main])
         _write(path, package, {name.casefold(): text for name, text in parts.items()})
     place = f"{Path(path).name} [{sheet}!{column_letters(block.locate.columns[0])}{last + 1}]"
-    return Added(place, left_out)
+    return place, left_out
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:

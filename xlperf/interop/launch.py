@@ -199,7 +199,7 @@ def read_launch(
     engine, release = ("", "") if logged else engine_of_image(text)
     containers = None if logged else containers_of(text)
     if containers is not None:
-        text, given = containers.script, {**containers.columns, **(given or {})}
+        text, given = containers[0], {**containers[1], **(given or {})}
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:

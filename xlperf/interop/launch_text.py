@@ -109,17 +109,10 @@ _IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100})
 _IMAGE_RELEASE = re.compile(r"v?\d+(?:\.\d+)+(?:[-.]?(?:post|rc)\d*)?")
 
 
-class Containers(NamedTuple):
-    """Commands of containers as a shell script, and columns that the manifest states beside them."""
+def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
+    """Script that the containers of a YAML text run, and columns that the manifest states; None without containers.
 
-    script: str
-    columns: Mapping[str, str]
-
-
-def containers_of(text: str) -> Containers | None:
-    """What the containers of a YAML text run; None for a text without containers, or that is no YAML.
-
-    >>> containers_of('{image: vllm/vllm-openai, args: [--model, a/b, "--tensor-parallel-size=8"]}').script
+    >>> containers_of('{image: vllm/vllm-openai, args: [--model, a/b, "--tensor-parallel-size=8"]}')[0]
     'vllm serve --model a/b --tensor-parallel-size=8'
     """
     if not _HINT.search(text):
@@ -130,7 +123,7 @@ def containers_of(text: str) -> Containers | None:
         return None
     labels = ((str(key), value) for node in nodes for key, value in node.items() if isinstance(value, str))
     named = next((value for key, value in labels if key.endswith(_GPU_KEYS)), "")
-    return Containers("\n".join(commands), {"accelerator": named} if named else {})
+    return "\n".join(commands), {"accelerator": named} if named else {}
 
 
 def _mappings(value: Any) -> Iterator[Mapping[Any, Any]]:
