@@ -1,8 +1,11 @@
-"""Files of a model of Hugging Face: its configuration, the number of weights beside it, and its model type.
+"""Files of a model of Hugging Face: configuration, number of weights, model type and formats of the checkpoint.
 
 ``hugging_face.csv``: properties that the code of a type adds, or why no row expresses it.
 ``hugging_face_defaults.csv``: defaults of the configuration classes of transformers 5.24, the type of the language part
 of multimodal types, and their architectures. ``hugging_face_names.csv``: names of entries that may change a shape.
+
+A ``quantization_config`` states the format of linear layers and the modules that it leaves in 16 bits. The modules of
+each part are looked up by their names in every layer, as the engines that load the checkpoint do.
 """
 
 from __future__ import annotations

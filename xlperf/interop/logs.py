@@ -1,4 +1,9 @@
-"""Logs of runs, benchmark results and traces: step times, kernel times by class, and the plan that a log states."""
+"""Logs of runs, benchmark results and traces: step times, kernel times by class, and the plan that a log states.
+
+Traces of requests say which tokens come again, and after how long. A JSON line or a row of CSV is a request. With
+``hash_ids`` (Mooncake: timestamps in ms, an identifier for each block of 512 tokens) blocks come again; with a session
+its tokens so far do.
+"""
 
 from __future__ import annotations
 

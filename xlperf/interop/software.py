@@ -1,8 +1,8 @@
-"""Defaults of training stacks and serving engines by release: ``software_defaults.csv``.
+"""Stacks and engines as data: ``stack.csv`` and ``rules.csv`` of each, and defaults by release.
 
-A line of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan with a software; a line of
-kind ``memory`` gives constants of the family serving_memory; a line of kind ``launch`` gives the effect of a command
-without a flag where a blank column means something else.
+A line of ``software_defaults.csv`` of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan;
+a line of kind ``memory`` gives constants of the family serving_memory; a line of kind ``launch`` gives the effect of a
+command without a flag where a blank column means something else.
 """
 
 from __future__ import annotations
