@@ -266,8 +266,7 @@ def _layers(row: Row, result: Reading, usual: str) -> None:
     if set(other) - {"chunked_attention"} or (linear and sliding) or (chunked and sliding):
         result.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
     elif linear:
-        row |= {"attention_type": "hybrid", "attention_pattern": f"{_ratio(linear, full)} full"}
-        row["attention_pattern"] = str(row["attention_pattern"]).replace(" :", " linear (gated delta net) :", 1)
+        row |= {"attention_type": "hybrid", "attention_pattern": _ratio(linear, full, "linear (gated delta net)")}
         row |= {column: result.number(*keys) for column, keys in _columns_of("linear").items()}
         row["linear_state_size"] = 4
     elif (sliding or chunked) and not window:
@@ -276,7 +275,7 @@ def _layers(row: Row, result: Reading, usual: str) -> None:
         row["sliding_window"] = window
     elif sliding or chunked:
         word = "chunked" if chunked else "sliding"
-        row["attention_pattern"] = f"{_ratio(sliding or chunked, full)} full".replace(" :", f" {word} {window} :", 1)
+        row["attention_pattern"] = _ratio(sliding or chunked, full, f"{word} {window}")
 
 
 def _sparse(row: Row, result: Reading, remark: str) -> None:
@@ -328,16 +327,16 @@ def _or(value: Any, usual: int) -> int:
     return int(value) if is_number(value) else usual
 
 
-def _ratio(near: int, far: int) -> str:
-    """Layers of two kinds as a ratio; global layers count as 1 if rounding gives the same layers.
+def _ratio(near: int, far: int, word: str) -> str:
+    """Layers of a kind and full ones as a ratio; full layers count as 1 if rounding gives the same layers.
 
-    >>> _ratio(52, 10), _ratio(48, 16), _ratio(3, 7)
-    ('5 : 1', '3 : 1', '3 : 7')
+    >>> _ratio(52, 10, "sliding 512"), _ratio(3, 7, "linear")
+    ('5 sliding 512 : 1 full', '3 linear : 7 full')
     """
     layers = near + far
     each = next((k for k in range(1, 17) if round(layers * k / (k + 1)) == near), 0)
     common = gcd(near, far)
-    return f"{each} : 1" if each else f"{near // common} : {far // common}"
+    return f"{each} {word} : 1 full" if each else f"{near // common} {word} : {far // common} full"
 
 
 def _layer_types(result: Reading, layers: int, usual: str) -> list[str]:

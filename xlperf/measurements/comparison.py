@@ -182,11 +182,12 @@ class _Predictions:
         if metric not in _RESULTS:
             return (*_NOTHING, f"{metric} is not predicted")
         if metric.startswith("tokens") and published.kind == "inference":
-            sense = published.text["tokens_per_s_kind"][row]
+            sense, batch = published.text["tokens_per_s_kind"][row], self._plans.plans.number("batch_size")
             if sense.casefold() == "input" and metric == "tokens_per_s_per_gpu":
-                return self._banded(self._prompt_rate(plan), "ttft", plan)
+                prompts = batch * self._plans.plans.number("prompt_length")
+                return self._pass_rate(prompts, "prefill_time", "ttft", plan)
             if published.text["mode"][row].casefold() == "decode" and metric == "tokens_per_s_per_gpu":
-                return self._banded(self._decoding_rate(plan), "tpot", plan)
+                return self._pass_rate(batch, "tpot", "tpot", plan)
             if sense.casefold() not in ("output", "output total"):
                 return (*_NOTHING, f'tokens/s counts "{sense}"')
         if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
@@ -211,22 +212,12 @@ class _Predictions:
         low, middle, high = (self._value(f"{column}{end}", plan) for end in ("_low", "", "_high"))
         return low / middle, high / middle
 
-    def _banded(self, rate: float, column: str, plan: int) -> tuple[float, float, float, str]:
-        """A rate and the ends of its band, from the inverse of a time."""
-        high, low = (rate / end for end in self._ends(column, plan))
+    def _pass_rate(self, tokens: Array, time: str, band: str, plan: int) -> tuple[float, float, float, str]:
+        """Tokens per second of one accelerator whose passes of so many tokens take a time, and ends of the band."""
+        count = self._plans.plans.number("num_accelerators")[plan]
+        rate = float(tokens[plan] / (self._value(time, plan) * count))
+        high, low = (rate / end for end in self._ends(band, plan))
         return rate, low, high, ""
-
-    def _prompt_rate(self, plan: int) -> float:
-        """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""
-        table = self._plans.plans
-        tokens = table.number("batch_size")[plan] * table.number("prompt_length")[plan]
-        return float(tokens / (self._value("prefill_time", plan) * table.number("num_accelerators")[plan]))
-
-    def _decoding_rate(self, plan: int) -> float:
-        """Tokens that one accelerator puts out per second while it decodes. [token/s]"""
-        table = self._plans.plans
-        batch, count = table.number("batch_size")[plan], table.number("num_accelerators")[plan]
-        return float(batch / (self._value("tpot", plan) * count))
 
     def _memory(self, plan: int, words: str) -> float:
         """Memory in the unit and sense of ``mem_kind``: reserved is without the driver's share, ratios are of saved
