@@ -73,7 +73,7 @@ class Outcome:
 
 def show(path: Path | str) -> str:
     """Sheets of a workbook as text, as the command of that name prints it."""
-    from xlperf.catalog.xlsx import shown_lines
+    from xlperf.catalog.xlsx_rows import shown_lines
 
     return "".join(f"{line}\n" for line in shown_lines(path))
 

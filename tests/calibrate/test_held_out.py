@@ -37,9 +37,8 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.measurements.comparison import STEP_TIME, TIME_PER_TOKEN
-from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.inference import inference_plans, prefill_utilization
 from xlperf.measurements.published import PublishedPlans
-from xlperf.measurements.rules import prefill_utilization
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.formats import variant_of_name
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.join import named_rows
 from xlperf.engine.software import with_formats
 from xlperf.equations.plan.records import PRECISIONS
+from xlperf.interop.checkpoints import variant_of_name
 
 H100, A100, B200, H200 = "H100-SXM-80GB", "A100-SXM4-80GB", "B200-SXM-180GB", "H200-SXM-141GB"
 BASE = {"software": "vllm", "prompt_length": 1000, "output_length": 200, "mode": "continuous", "concurrency": 1}

@@ -10,7 +10,7 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.formats import FORMAT_COLUMNS
+from xlperf.interop.checkpoints import FORMAT_COLUMNS
 from xlperf.interop.hugging_face import model_row
 from xlperf.interop.hugging_face_files import read_config
 

@@ -10,7 +10,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.interop.launch import Launch, read_launch
-from xlperf.interop.launch_containers import containers_of
+from xlperf.interop.launch_text import containers_of
 
 GIVEN = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
 
@@ -98,7 +98,7 @@ def test_a_plan_without_containers_is_read_as_before() -> None:
 def test_aliases_are_filled_in_and_do_not_multiply() -> None:
     lines = ["a0: &a0 {image: vllm/vllm-openai, args: [--model, a/b]}", "a1: {<<: *a0, name: x}"]
     result = containers_of("\n".join(lines))
-    assert result is not None and result.script.count("--model a/b") == 2
+    assert result is not None and result[0].count("--model a/b") == 2
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 3)}]" for n in range(1, 30)]
     assert containers_of("\n".join(lines)) is None
     merged = ["a0: &a0 {image: x, args: [y]}"]

@@ -17,7 +17,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.mappings import refused_reasons, shape_of
 from xlperf.interop.launch import launch_lines, read_launch
-from xlperf.interop.stack_rules import broken_line
+from xlperf.interop.software import broken_line
 
 Command = Callable[..., Outcome]
 DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 4,

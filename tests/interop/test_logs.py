@@ -218,8 +218,7 @@ def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> N
 
 def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
     """Every pattern on its own worst text: its literal beginning over and over, and long runs after it."""
-    from xlperf.interop.launch_text import _patterns
-    from xlperf.interop.logs import _EVENT, _compiled
+    from xlperf.interop.logs import _EVENT, _NUMBER
 
     def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:
         texts = [stem * (size // max(len(stem), 1)), *(stem + each * size for each in (b"1", b" ", b".", b",", b"x"))]
@@ -232,8 +231,8 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
             slowest = max(slowest, time.process_time() - start)
         return slowest
 
-    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in stack_rows("log_patterns")]
-    patterns += [(re.compile(one.pattern.encode(), one.flags & re.M), one.pattern) for _, one, *_ in _patterns()]
+    texts = [row["pattern"] for table in ("log_patterns", "log_settings") for row in stack_rows(table)]
+    patterns = [(re.compile(text.replace("{number}", _NUMBER).encode()), text) for text in texts]
     stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
     cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]
     cases += [

@@ -307,9 +307,7 @@ def test_a_row_added_keeps_everything_else(tmp_path: Path) -> None:
         before = {name: package.read(name) for name in package.namelist()}
     row = {"model": 'a <b> & "c"', "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
            "ffn_hidden_size": 14336, "vocab_size": 128256, "stated_parameters": 8.03, "top_k": 2}  # fmt: skip
-    added = add_row(path, "models", row)
-    assert added.place == "mine.xlsx [models!A5]"
-    assert added.left_out == ["top_k"]
+    assert add_row(path, "models", row) == ("mine.xlsx [models!A5]", ["top_k"])
     with zipfile.ZipFile(path) as package:
         after = {name: package.read(name) for name in package.namelist()}
     changed = {name for name in before if before[name] != after[name]}

@@ -21,7 +21,7 @@ from xlperf.catalog.schema import Column, unit_of
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
 from xlperf.interop.hugging_face import ModelRow, model_row
-from xlperf.interop.hugging_face_types import defaults_of, families
+from xlperf.interop.hugging_face_files import defaults_of, families
 
 Command = Callable[..., Outcome]
 COUNTS = list(csv.DictReader((DATA / "transformers_counts.csv").open(encoding="utf-8")))

@@ -10,7 +10,7 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.explore.session_states import Traced
-from xlperf.interop.session_traces import read_trace
+from xlperf.interop.logs import read_trace
 
 HEADER = "session,time (s),prompt tokens,output tokens\n"
 MOONCAKE = [

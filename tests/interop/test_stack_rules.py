@@ -23,7 +23,7 @@ from xlperf.explore.search import search
 from xlperf.interop.launch_rules import _READ, _READ_ALIKE, plan_of
 from xlperf.interop.launch_stacks import flags, kind_of_stack, read_stacks, software_of, stacks
 from xlperf.interop.launch_start import Shape, _derived
-from xlperf.interop.stack_rules import NUMBERS, STACKS, stack_of_software
+from xlperf.interop.software import NUMBERS, STACKS, stack_of_software
 
 DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256, "tensor parallel": 4,
          "pipeline parallel": 4, "global batch size": 1024, "sequence length": 8192}  # fmt: skip

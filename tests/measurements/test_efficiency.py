@@ -9,8 +9,7 @@ import numpy as np
 from xlperf import load_catalog
 from xlperf.base.resources import workbook
 from xlperf.explore.quote import output_limits
-from xlperf.measurements.comparison import predicted
-from xlperf.measurements.efficiency import FILE, published_efficiencies, quantiles
+from xlperf.measurements.comparison import FILE, predicted, published_efficiencies, quantiles
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import read_published
 
@@ -26,7 +25,7 @@ def test_no_prediction_of_a_published_run_is_beyond_its_limit() -> None:
 
 
 def test_the_file_of_quantiles_is_that_of_the_published_rows() -> None:
-    """After new rows or constants: ``python -m xlperf.measurements.efficiency``."""
+    """After new rows or constants: ``python -m xlperf.measurements.comparison``."""
     with FILE.open(encoding="utf-8") as file:
         shipped = list(csv.reader(file))
     fresh = quantiles(published_efficiencies(load_catalog()))

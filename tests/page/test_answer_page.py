@@ -13,7 +13,7 @@ import pytest
 from conftest import Outcome
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import parts
+from xlperf.catalog.schema import parts
 from xlperf.cli.table_files import written_block
 from xlperf.explore import workers
 from xlperf.explore.forms import Answered, asked_form

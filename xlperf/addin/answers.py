@@ -30,8 +30,7 @@ from xlperf.base.errors import InputError, nearest
 from xlperf.base.units import UNITS, YEAR
 from xlperf.catalog.catalog import part_of
 from xlperf.catalog.cells import parse_header, shown
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import FORMS, Column, results_of, split_header, unit_of
+from xlperf.catalog.schema import FORMS, Column, questions, results_of, split_header, unit_of
 
 if TYPE_CHECKING:
     from xlperf.addin.worker import Keyed, Session

@@ -56,8 +56,16 @@ from xlperf.addin.handles import (
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, plan_names, results_of, split_header, table_schema
+from xlperf.catalog.schema import (
+    EVERY_TABLE,
+    FORMS,
+    PLAN_TABLES,
+    plan_names,
+    questions,
+    results_of,
+    split_header,
+    table_schema,
+)
 from xlperf.catalog.table import CASES
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import STANDARD, read_csv
-from xlperf.catalog.measured_runs import as_runs, beside
 from xlperf.catalog.read import read_plan_tables
 from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, unit_of
 from xlperf.catalog.table import Table

@@ -21,8 +21,8 @@ from xlperf.calibrate.published_errors import UNSEEN, plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.trust import model_traits
 from xlperf.measurements.comparison import RATES, compare, predicted
+from xlperf.measurements.inference import engine_of
 from xlperf.measurements.published import Published, published_rows
-from xlperf.measurements.rules import engine_of
 
 DIFFERENT = 0.1
 """Least difference of two runs at which one of them counts as faster. [-]"""

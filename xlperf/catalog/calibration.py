@@ -32,8 +32,7 @@ _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _GONE = frozenset("training_band serving_band capacity_band slow_machines slow_messages power_low power_high".split())
 """Families and constants of older sheets that no equation reads any more."""
-_BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
-"""Fallback precisions of constants without a row of their own. [-]"""
+_BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}  # fallback precisions of constants without a row of their own
 _ENERGY = "energy_per_flop"
 COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
@@ -43,12 +42,10 @@ software.
 """
 _RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang"}
 """Unmeasured releases; constants and bands of the measured releases replace theirs."""
-_SAME_MEMORY = {"vllm-0": "vllm"}
-"""Releases with other kernels and the same accounting of memory."""
+_SAME_MEMORY = {"vllm-0": "vllm"}  # releases with other kernels and the same accounting of memory
 _FLASH = ("attention", "attention_backward")
 """Families in which the constants of a library hold for the stacks that call it."""
-_FUSED = ("vector",)
-"""Families in which such stacks differ: a compiler makes one kernel of many."""
+_FUSED = ("vector",)  # families in which such stacks differ: a compiler makes one kernel of many
 
 Found = tuple[dict[str, Array], np.ndarray]
 """Constants of a family by name, (rows, 1), and whether nothing was measured that is like a row, (rows,)."""
@@ -109,37 +106,23 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
 
 
 def same_kernels(software: str) -> str:
-    """Stack whose products and attention a stack calls, or of which it is a release: itself if they are its own.
-
-    >>> same_kernels("torchtitan"), same_kernels("megatron")
-    ('torch-fsdp', 'megatron')
-    """
+    """Stack whose products and attention a stack calls, or of which it is a release: itself if they are its own."""
     return _stack_kernels("kernels").get(software, _RELEASES.get(software, software))
 
 
 def gathers_sequences(software: str) -> bool:
-    """Whether ranks gather and scatter sequences as the second dimension of tensors (DTensor of PyTorch).
-
-    >>> gathers_sequences("torchtitan"), gathers_sequences("megatron")
-    (True, False)
-    """
+    """Whether ranks gather and scatter sequences as the second dimension of tensors (DTensor of PyTorch)."""
     return _stack_kernels("gathers").get(software.strip().casefold(), "") == "dtensor"
 
 
 @cache
 def _stack_kernels(column: str) -> dict[str, str]:
-    """Rows of ``kernels.csv``: the stack whose ``kernels`` a stack calls, the library of its ``attention``,
-    ...
-    """
+    """A column of ``kernels.csv`` by software: whose ``kernels`` it calls, the library of its ``attention``."""
     return {row["software"]: row[column] for row in resources.stack_rows("kernels") if row[column]}
 
 
 def is_release(software: str) -> bool:
-    """Whether a name denotes releases of an engine with other, measured releases.
-
-    >>> is_release("vllm-0.6"), is_release("vllm")
-    (True, False)
-    """
+    """Whether a name denotes releases of an engine with other, measured releases."""
     return software.casefold() in _RELEASES
 
 
@@ -190,9 +173,7 @@ class _Single(dict[tuple[str, str, str, str], Found]):
 
 
 class Calibration:
-    """Constants of kernel families, collectives and software; InputError for unknown families, constants or units, or
-    bad values.
-    """
+    """Constants of kernel families, collectives and software; InputError for unknown ones and bad values."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -317,46 +298,26 @@ def _candidates(family: str, generation: str, precision: str, software: str) -> 
 
 
 def generation_line(generation: str) -> str:
-    """Line of generations that one belongs to: its name without the number at its end.
-
-    >>> generation_line("cdna3"), generation_line("hopper")
-    ('cdna', 'hopper')
-    """
+    """Line of generations: the name without the number at its end, ``cdna`` of ``cdna3``."""
     return generation.rstrip("0123456789") or generation
 
 
 def _fall_backs(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
     line = generation_line(generation)
     machines = (generation,) if line == generation else (generation, line)
-    called = _SAME_MEMORY.get(software, software) if family == "serving_memory" else software
-    called = same_kernels(called)
+    called = same_kernels(_SAME_MEMORY.get(software, software) if family == "serving_memory" else software)
     alike = (called,) if called != software and family not in _FUSED else ()
     if family in SOFTWARE_FAMILIES:
-        own = [(machine, ANY, software) for machine in machines]
-        shared = [(machine, ANY, ANY) for machine in machines]
-        elsewhere = [(ANY, ANY, software)]
+        own = [(machine, ANY, software) for machine in (*machines, ANY)]
         others = [(machine, ANY, name) for name in alike for machine in (*machines, ANY)]
-        return [*own, *elsewhere, *others, *shared, (ANY, ANY, ANY)]
+        return [*own, *others, *((machine, ANY, ANY) for machine in (*machines, ANY))]
     libraries = _stack_kernels("attention") if family in _FLASH else {}
     library = libraries.get(software) or libraries.get(called)
     names = (software, *alike, library) if library else (software, *alike)
-    own = [
-        key
-        for machine in machines
-        for key in (
-            *((machine, precision, name) for name in names),
-            (machine, precision, ANY),
-            *((machine, ANY, name) for name in names),
-            (machine, ANY, ANY),
-        )
-    ]
-    return [
-        *own,
-        *((ANY, precision, name) for name in names),
-        *((ANY, ANY, name) for name in names),
-        (ANY, precision, ANY),
-        (ANY, ANY, ANY),
-    ]
+    levels = (precision, ANY)
+    own = [(machine, level, name) for machine in machines for level in levels for name in (*names, ANY)]
+    elsewhere = [(ANY, level, name) for level in levels for name in names]
+    return [*own, *elsewhere, (ANY, precision, ANY), (ANY, ANY, ANY)]
 
 
 CalibrationRows = dict[tuple[str, str], dict[tuple[str, str, str], tuple[int, float]]]

@@ -1,22 +1,26 @@
-"""Plans as cards: a name and a value in each row, perhaps with a blank column, units or notes beside them."""
+"""Plans in other shapes than a table of them: cards, and the measured runs of the sheet ``own_runs``.
+
+A card has a name and a value in each row, perhaps with a blank column, units or notes beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from xlperf.base.errors import Fault
 from xlperf.base.units import UNITS
-from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header
+from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header, shown
 from xlperf.catalog.csv_files import CsvFile, CsvLines
 from xlperf.catalog.parse import Coded, convert
-from xlperf.catalog.schema import canonical, split_header, squeezed, table_schema
-from xlperf.catalog.table import column_letters
+from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
+from xlperf.catalog.table import Locate, Table, column_letters, stacked
 
-MOST_ROWS, MOST_COLUMNS = 1_000, 64
-"""Rows and columns of a card, headings and notes included. [-]"""
+MOST_ROWS, MOST_COLUMNS = 1_000, 64  # rows and columns of a card, headings and notes included
 _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field", "input", "quantity", "column"})
 """Headings of a column of names."""
 
@@ -106,38 +110,18 @@ def _with_unit(row: Sequence[Any], first: int, columns: Sequence[int], kind: str
     return name
 
 
-@dataclass(frozen=True)
-class CardCells:
-    """Cells of a card on a sheet: the plan counts its columns, the position its rows."""
-
-    book: str
-    sheet: str
-    rows: list[int]
-    columns: list[int]
-
-    def __call__(self, row: int, position: int) -> str:
-        """The cell of a value, or of a name; the sheet alone for the whole card."""
-        if position < 0:
-            return f"{self.book} [{self.sheet}]"
-        return f"{self.book} [{self.sheet}!{column_letters(self.columns[row + 1])}{self.rows[position]}]"
+def card_cell(book: str, sheet: str, rows: list[int], columns: list[int], row: int, position: int) -> str:
+    """Cell of a value of a card, whose plans are columns, or of a name; the sheet alone for the whole card."""
+    cell = "" if position < 0 else f"!{column_letters(columns[row + 1])}{rows[position]}"
+    return f"{book} [{sheet}{cell}]"
 
 
-@dataclass(frozen=True)
-class CardLines:
-    """Lines of a card in a CSV file."""
-
-    name: str
-    lines: list[int]
-    names: list[str]
-
-    def __call__(self, row: int, position: int) -> str:
-        """The line of a value."""
-        if position < 0:
-            return self.name
-        return f"{self.name} [line {self.lines[position]}, {split_header(self.names[position])[0].replace('_', ' ')}]"
+def _card_line(name: str, lines: list[int], names: list[str], _row: int, position: int) -> str:
+    words = "" if position < 0 else split_header(names[position])[0].replace("_", " ")
+    return name if position < 0 else f"{name} [line {lines[position]}, {words}]"
 
 
-def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], CardLines] | None:
+def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], Locate] | None:
     """Header, columns and places of the plans of a CSV file that is a card; None for any other."""
     places: CsvLines = csv_file.locate
     if len(places.lines) >= MOST_ROWS or not 2 <= len(csv_file.header) <= MOST_COLUMNS:
@@ -149,4 +133,83 @@ def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], lis
         return None
     lines = [places.header_line, *places.lines.tolist()]
     columns: list[Coded] = [factorise(list(values)) for values in zip(*card.plans, strict=True)]
-    return card.names, columns, CardLines(places.name, [lines[at] for at in card.rows], card.names)
+    return card.names, columns, partial(_card_line, places.name, [lines[at] for at in card.rows], card.names)
+
+
+_FLAGS = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
+
+
+def as_runs(plans: Table) -> Table:
+    """Plans with measured columns as rows of the sheet."""
+    key, known = table_schema(OWN_RUNS).key.name, table_schema(OWN_RUNS).by_name
+    names = [str(name) or f"run {row + 1}" for row, name in enumerate(plans.text("name").tolist())]
+    columns: dict[str, np.ndarray] = {key: np.array(names, dtype=object)}
+    for name, values in plans.columns.items():
+        if name in known and values.dtype != object and known[name].is_text:
+            words = {1.0: "yes", 0.0: "no"}
+            columns[name] = np.array([words.get(value, "") for value in values.tolist()], dtype=object)
+        elif name in known:
+            columns[name] = values
+    count = len(plans)
+    columns |= {"source": np.full(count, "measured columns of plans", dtype=object)}
+    return Table(OWN_RUNS, columns, partial(_renamed, plans, {key: "name"}))
+
+
+def _renamed(table: Table, names: Mapping[str, str], row: int, column: str) -> str:
+    """Place of a value in a table that calls some columns otherwise."""
+    return table.place(row, names.get(column, column))
+
+
+def beside(before: Table, added: Sequence[Table]) -> Table:
+    """Own runs with more of them; a new run replaces one of the same name."""
+    key = table_schema(OWN_RUNS).key.name
+    names = {str(name).casefold() for table in added for name in table.text(key)}
+    kept = [row for row, name in enumerate(before.text(key).tolist()) if str(name).casefold() not in names]
+    return stacked([before.take(np.array(kept, dtype=np.int64)), *added])
+
+
+def run_plans(runs: Table, faults: list[Fault]) -> list[Table]:
+    """Measured runs as tables of plans with measured columns, training first; ``faults`` gets bad cells."""
+    serves = ~np.isnan(runs.number("prompt_length"))
+    tables = []
+    for kind, rows in (("training", np.flatnonzero(~serves)), ("inference", np.flatnonzero(serves))):
+        if len(rows):
+            tables.append(_plans_of(kind, runs.take(rows), faults))
+    return tables
+
+
+def _plans_of(kind: str, runs: Table, faults: list[Fault]) -> Table:
+    """Runs of one kind as plans."""
+    known, key = table_schema(kind).by_name, runs.schema.key.name
+    columns: dict[str, np.ndarray] = {"name": runs.text(key)}
+    for name, values in runs.columns.items():
+        filled = values != "" if values.dtype == object else ~np.isnan(values)
+        column = known.get(name)
+        if name in (key, "source", "year") or not filled.any():
+            continue
+        if column is None:
+            other = "serving" if kind == "training" else "training"
+            words = f"belongs to a run of {other}; a run with a prompt length is one of serving"
+            row = int(np.flatnonzero(filled)[0])
+            faults.append(Fault(runs.place(row, name), f"{name.replace('_', ' ')} {words}"))
+            continue
+        columns[name] = _as_in(column, values, runs, faults)
+    return Table(kind, columns, partial(_renamed, runs, {"name": key}))
+
+
+def _as_in(column: Column, values: np.ndarray, runs: Table, faults: list[Fault]) -> np.ndarray:
+    """Values of a column of runs as a column of plans has them: their choices and flags may differ by kind."""
+    if values.dtype != object or column.kind in ("text", "reference", "name"):
+        return values
+    words = [str(value).strip().casefold() for value in values.tolist()]
+    allowed = list(_FLAGS) if column.kind == "flag" else [choice.casefold() for choice in column.choices]
+    for row, word in enumerate(words):
+        if word and word not in allowed:
+            options = "yes or no" if column.kind == "flag" else f"one of {', '.join(column.choices)}"
+            faults.append(
+                Fault(runs.place(row, column.name), f"{column.words} must be {options}, got {shown(values[row])}")
+            )
+    if column.kind == "flag":
+        return np.array([_FLAGS.get(word, math.nan) for word in words])
+    exact = {choice.casefold(): choice for choice in column.choices}
+    return np.array([exact.get(word, "") for word in words], dtype=object)

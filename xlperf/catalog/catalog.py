@@ -10,7 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ import numpy as np
 from xlperf.base.arrays import is_repeated, repeated
 from xlperf.base.errors import Fault, Hint, InputError
 from xlperf.base.files import cache_folder, store, stored
+from xlperf.base.resources import workbook
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.references import (
@@ -29,6 +30,7 @@ from xlperf.catalog.references import (
     DESIGNS,
     NOT_USABLE,
     UNKNOWN,
+    Names,
     index_of,
     of_what_is_known,
     unknown,
@@ -36,16 +38,13 @@ from xlperf.catalog.references import (
     without_orphans,
 )
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
-from xlperf.catalog.table import NamedCells, Place, SheetCells, Spellings, Table, aliases
+from xlperf.catalog.table import NamedCells, SheetCells, Table, aliases, stacked
 
-_WHOLE = ("calibration", OWN_RUNS)
-"""Sheets whose rows belong together in any file."""
+_WHOLE = ("calibration", OWN_RUNS)  # sheets whose rows belong together in any file
 
 
 class Catalog:
-    """Accelerators, networks, models, prices and calibration, by :func:`load_catalog` or :meth:`from_tables`;
-    immutable.
-    """
+    """Accelerators, networks, models, prices, calibration by :func:`load_catalog` or :meth:`from_tables`; immutable."""
 
     case = "base"  # low, base or high: of prices and of the bands of answers
     _as_measured: Catalog | None = None
@@ -64,7 +63,6 @@ class Catalog:
             given[DESIGNS] = of_what_is_known(given, self._indexes)
             self._indexes[DESIGNS] = index_of(given[DESIGNS])
         self.tables: Mapping[str, Table] = MappingProxyType(with_exact_references(given, self._indexes))
-        self._spellings: dict[str, Spellings] = {}
         self._taken: dict[str, dict[str, str]] = {}
         self.calibration = Calibration(self.tables["calibration"])
         names: dict[str, str] = {}
@@ -82,15 +80,11 @@ class Catalog:
 
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
-        """A catalog of one table of each kind, empty if not given, without rows that refer to unknown names
-        (:attr:`orphans`).
-        """
+        """A catalog of given tables, the others empty, without rows that refer to unknown names (:attr:`orphans`)."""
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table], checked: bool = False) -> Catalog:
-        """Replace tables of the same kind and leave out rows that refer to unknown names (:attr:`orphans`), unless
-        ``checked``.
-        """
+        """Replace tables and, unless ``checked``, leave out rows that refer to unknown names (:attr:`orphans`)."""
         given = {table.kind: table.in_case(self.case) for table in tables}
         result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
         result.case = self.case
@@ -194,9 +188,7 @@ class Catalog:
                     continue
                 at = index.get(name.strip().casefold(), UNKNOWN)
                 if at == UNKNOWN and name not in problems:
-                    if kind not in self._spellings:
-                        self._spellings[kind] = Spellings(self.orphans.whole.get(kind, self.tables[kind]))
-                    meant = self._spellings[kind].names(name)
+                    meant = self._names.meant(kind, name)
                     at = index.get(meant[0].casefold(), UNKNOWN) if len(meant) == 1 else UNKNOWN
                     if at != UNKNOWN:
                         self._taken.setdefault(kind, {})[name] = meant[0]
@@ -209,6 +201,11 @@ class Catalog:
             if faults:
                 raise InputError(faults)
         return np.array(result, dtype=np.int64)
+
+    @cached_property
+    def _names(self) -> Names:
+        """Names of rows, of rows that are left out too."""
+        return Names({**self.tables, **self.orphans.whole})
 
     def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
         """Why a name has no row: it is unknown, ambiguous, or its row names something that no table has."""
@@ -228,8 +225,6 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     cached. CSV and Parquet tables, and a workbook with one sheet alone, add their rows to the shipped sheet
     (:func:`laid_over`).
     """
-    from xlperf.base.resources import workbook
-
     source, shipped = Path(path) if path is not None else workbook(), workbook()
     if source != shipped and not (source.exists() and shipped.exists() and source.samefile(shipped)):
         return _own_catalog(source)
@@ -272,22 +267,11 @@ def laid_over(own: Table, shipped: Table) -> Table:
         return own
     new = {str(name).strip().casefold() for name in (*own[key].tolist(), *(word for _, word in aliases(own)))}
     rest = shipped.take([row for row, name in enumerate(shipped.text(key).tolist()) if name.casefold() not in new])
-    columns = {}
-    for column in own.schema.columns:
-        if column.name in own or column.name in rest:
-            read = Table.text if column.is_text else Table.number
-            columns[column.name] = np.concatenate([read(own, column.name), read(rest, column.name)])
-    if "aliases" in columns:
-        words = [text.split(";") for text in rest.text("aliases")]
+    if "aliases" in rest:
+        words = [text.split(";") for text in rest["aliases"]]
         free = [";".join(word for word in each if word.strip().casefold() not in new) for each in words]
-        columns["aliases"][len(own) :] = free
-
-    return Table(own.kind, columns, partial(_place_in_two, len(own), own.place, rest.place))
-
-
-def _place_in_two(length: int, first: Place, second: Place, row: int, column: str) -> str:
-    """Place of a value in two tables one after the other, the first of so many rows."""
-    return first(row, column) if row < length else second(row - length, column)
+        rest = rest.with_columns({"aliases": np.array(free, dtype=object)})
+    return stacked([own, rest])
 
 
 _installed: dict[str, object] = {}
@@ -400,14 +384,11 @@ def _rows_of(table: Table, column: str, names: Sequence[str]) -> Table:
     return table.take(np.array([str(name).casefold() in wanted for name in table.text(column).tolist()], dtype=bool))
 
 
-MOST_FILES = 4
-"""Files that stay in the cache folder, the newest. [-]"""
+MOST_FILES = 4  # files that stay in the cache folder, the newest
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
-    """Tables of a workbook from its cache; none if the cache lacks it and these readers, or another user may have
-    written it.
-    """
+    """Tables of a workbook from its cache; None if it lacks them, or another user may have written it."""
     try:
         target = _file(path, folder)
         with stored(target) as stream:

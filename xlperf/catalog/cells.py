@@ -38,10 +38,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 
 
-_ALIKE = 0.85
-"""Similarity of two headers, by difflib, above which one is read as a misspelling of the other. [-]"""
-MOST_OWN = 100
-"""Columns of the user's own that a table of plans may have. [-]"""
+_ALIKE = 0.85  # similarity of two headers, by difflib, above which one is read as a misspelling of the other
+MOST_OWN = 100  # columns of the user's own that a table of plans may have
 _RATES = dict.fromkeys(("requests/s", "req/s", "reqs/s", "rps", "qps", "queries/s"), UNITS["request/s"])
 
 
@@ -239,6 +237,16 @@ def shown(value: object) -> str:
     return printable(f'"{_plain(value)}"')
 
 
+def cell_text(value: object) -> str:
+    """A value as text, an error as its word and a formula without a value as its formula."""
+    if isinstance(value, Unsaved):
+        return f"={value.formula}"
+    if isinstance(value, ErrorValue):
+        return value.text
+    text = as_text(value)
+    return text if text is not None else shown(value)
+
+
 def _plain(value: object) -> str:
     """The start of a value as text; an integer of thousands of digits has none in Python."""
     try:
@@ -372,9 +380,7 @@ def plan_kind(header: Sequence[object]) -> str:
 
 
 def parse_header(kind: str, header: Sequence[object]) -> Header:
-    """Columns, units and faults of a header row; result columns beside the inputs have no field, unknown ones are
-    faults.
-    """
+    """Columns, units and faults of a header row; result columns have no field, unknown ones are faults."""
     plain = (cell if cell is None or isinstance(cell, (str, float, int)) else shown(cell) for cell in header)
     return _parse_header(kind, tuple(plain))
 

@@ -13,12 +13,12 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parse import raise_faults
 from xlperf.catalog.read import is_table_file, is_workbook, read_plans, rows_outside, unread_sheets
-from xlperf.catalog.references import NOT_USABLE
+from xlperf.catalog.references import NOT_USABLE, references
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
 from xlperf.catalog.table import Table
+from xlperf.catalog.xlsx import open_workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little
@@ -98,20 +98,16 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
     """Faults of the cells of plans with unknown names, in the order of the tables."""
     faults: list[Fault] = []
     for table in plans:
-        for column in table.schema.columns:
-            if column.kind == "reference" and column.name in table:
-                try:
-                    catalog.rows(column.reference, table[column.name], table, column.name)
-                except InputError as error:
-                    faults += error.faults
+        for column in references(table):
+            try:
+                catalog.rows(column.reference, table[column.name], table, column.name)
+            except InputError as error:
+                faults += error.faults
     return faults
 
 
 def unread_in(given: str | None, own: str | None = None) -> list[Fault]:
-    """Sheets that look like a sheet of a catalog but are not read, of the catalog ``given`` and a workbook of plans.
-
-    Raises InputError if a workbook cannot be read, or the given one has no sheet of a catalog.
-    """
+    """Sheets of the catalog ``given`` and a workbook of plans that look like a sheet of a catalog but are not read."""
     if given is not None and is_table_file(given):
         given = None
     faults: list[Fault] = []
@@ -133,11 +129,10 @@ def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:
     """Clauses for names in rows that the catalog spells otherwise, each with its reading."""
     said = []
     for table in plans:
-        for column in table.schema.columns:
-            taken = catalog.taken(column.reference) if column.kind == "reference" and column.name in table else {}
-            words = column.name.replace("_", " ")
+        for column in references(table):
+            taken = catalog.taken(column.reference)
             names = dict.fromkeys(table[column.name].tolist()) if taken else ()
-            said += [f"{words} {name} taken as {taken[name]}" for name in names if name in taken]
+            said += [f"{column.words} {name} taken as {taken[name]}" for name in names if name in taken]
     return list(dict.fromkeys(said))
 
 
@@ -237,10 +232,8 @@ _WARNINGS: dict[str, Test] = {
 }
 
 
-FAR = 1000.0
-"""Times beyond the largest, or below the smallest, of the known values from which a value is doubted. [-]"""
-LEAST_KNOWN = 3
-"""Values of other rows that a comparison needs at least. [-]"""
+FAR = 1000.0  # times beyond the largest, or below the smallest, of the known values from which a value is doubted
+LEAST_KNOWN = 3  # values of other rows that a comparison needs at least
 
 
 def far_values(table: Table, known: Table) -> list[Fault]:

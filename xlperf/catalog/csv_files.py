@@ -8,7 +8,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -16,19 +17,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.files import replaced
 from xlperf.catalog.parse import Coded
-from xlperf.catalog.schema import split_header, table_schema
-from xlperf.catalog.table import name_taken
 
 STANDARD = "-"
-MOST_COLUMNS = 16_384
-"""Columns of a file, as many as a sheet has. [-]"""
+MOST_COLUMNS = 16_384  # columns of a file, as many as a sheet has
 SIZE_LIMIT = 2 * 2**30
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file of UTF-16 starts."""
-LINE_LIMIT = 4 * 2**20
-"""Characters of a line. [-]"""
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how a file of UTF-16 starts
+LINE_LIMIT = 4 * 2**20  # characters of a line
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
 # What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
 # (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
@@ -37,8 +32,7 @@ _SIGNS = "=@\uff1d\uff20"
 _BATCH = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
 _START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
 _FORMULA = re.compile(rf"({_BATCH}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
-_FIRST = 2**20
-"""Bytes that are read at once of a file whose lines are not known yet. [B]"""
+_FIRST = 2**20  # bytes that are read at once of a file whose lines are not known yet. [B]
 _BYTES_OF_CHARACTER = 4
 _MALFORMED = {
     "unexpected end": 'a value that starts with " is not closed by another',
@@ -72,18 +66,15 @@ class CsvFile(NamedTuple):
     locate: CsvLines
 
 
-def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
-    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`; InputError
-    if it is unreadable. Commas, semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as
-    from Excel.
+def read_csv(path: str | os.PathLike[str]) -> CsvFile:
+    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`. Commas,
+    semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as from Excel.
     """
-    standard = str(path) == STANDARD
-    shown = name or ("standard input" if standard else Path(path).name)
-    return whole_csv(_all_of(sys.stdin.buffer, shown) if standard else _bytes(Path(path), shown), shown)
+    with opened(path, SIZE_LIMIT) as (stream, name):
+        return _whole_csv(all_of(stream, name), name)
 
 
-def whole_csv(data: bytes, name: str) -> CsvFile:
-    """The bytes of a CSV file, as :func:`read_csv`."""
+def _whole_csv(data: bytes, name: str) -> CsvFile:
     text = decoded(data, name)
     check_lines(text, name)
     rows = CsvRows(name)
@@ -91,37 +82,6 @@ def whole_csv(data: bytes, name: str) -> CsvFile:
     if rows.faults:
         raise InputError(rows.faults)
     return rows.taken()
-
-
-def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
-    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
-    """
-    declared = table_schema(kind)
-    lines: list[list[str]] = []
-    if path.exists():
-        lines = list(csv.reader(io.StringIO(decoded(_bytes(path, path.name), path.name))))
-    headers = [split_header(cell) for cell in lines[0]] if lines else []
-    if lines and (not headers or headers[0][0] != declared.key.name):
-        raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
-    for name, symbol in headers:
-        if name in row and symbol is not None and symbol != declared.by_name[name].unit:
-            problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
-            raise InputError(Fault(path.name, problem))
-    names = [name for name, _ in headers]
-    at = names.index("aliases") if "aliases" in names else -1
-    for line in lines[1:]:
-        words = line[at] if 0 < at < len(line) else ""
-        if line and (problem := name_taken(str(row[declared.key.name]), line[0], words)):
-            raise InputError(Fault(path.name, problem))
-    added = [column for column in declared.columns if column.name in row and column.name not in names]
-    top = [*(lines[0] if lines else []), *(column.header for column in added)]
-    names += [column.name for column in added]
-    values = [row.get(name, "") for name in names]
-    written = [harmless(value) if isinstance(value, str) else repr(value) for value in values]
-    with replaced(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([top, *lines[1:], written])
-    return len(lines[1:]) + 2
 
 
 def harmless(text: str) -> str:
@@ -139,12 +99,19 @@ def as_written(text: str) -> str:
     return _FORMULA.sub(lambda match: match[1] + match[2][1:], text) if "'" in text else text
 
 
-def _bytes(path: Path, name: str) -> bytes:
-    with opened(path, name, SIZE_LIMIT) as stream:
-        return _all_of(stream, name)
+def read_text(path: Path, meant: str, most: int = 64 * 2**20) -> str:
+    """A text file of UTF-8 of limited bytes; InputError, which says what file is ``meant``, if it cannot be read."""
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise InputError(Fault(str(path), f"has {size >> 20} MiB; {meant} of {most >> 20} MiB at most is read"))
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is no text"
+        raise InputError(Fault(str(path), f"cannot be read: {reason.lower()}; {meant} is meant")) from None
 
 
-def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
+def all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
     """The bytes of a file after ``first``; a file with an endless line is refused before more of it is read."""
     pieces, lines, length, size = [], {b"\n": 0, b"\r": 0}, 0, 0
     piece = first or stream.read(_FIRST)
@@ -163,18 +130,25 @@ def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
     return b"".join(pieces)
 
 
-def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
-    """A file to read from, of a limited number of bytes."""
+@contextmanager
+def opened(path: str | os.PathLike[str], most: float = math.inf) -> Iterator[tuple[BinaryIO, str]]:
+    """A file of a limited number of bytes, or standard input, to read from, and its name in messages."""
+    if str(path) == STANDARD:
+        yield sys.stdin.buffer, "standard input"
+        return
+    file = Path(path)
     try:
-        if path.is_dir():
-            raise InputError(Fault(name, "is a folder; a CSV file is meant"))
-        if path.stat().st_size > most:
-            raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
-        return path.open("rb")
+        if file.is_dir():
+            raise InputError(Fault(file.name, "is a folder; a CSV file is meant"))
+        if file.stat().st_size > most:
+            raise InputError(Fault(file.name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
+        stream = file.open("rb")
     except FileNotFoundError:
         raise InputError(Fault(str(path), "there is no such file")) from None
     except OSError as error:
         raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from None
+    with stream:
+        yield stream, file.name
 
 
 def decoded(data: bytes, name: str, line: int = 0) -> str:
@@ -324,18 +298,12 @@ def csv_blocks(
     """A CSV file, as :func:`read_csv`, in one block at least of about ``rows`` rows; one block is in memory. Columns
     that are not ``wanted`` may come back blank; rows longer than the header are refused at the end.
     """
-    standard = str(path) == STANDARD
-    name = "standard input" if standard else Path(path).name
-    stream = sys.stdin.buffer if standard else opened(Path(path), name)
-    try:
+    with opened(path) as (stream, name):
         first = stream.read(_FIRST)
         if len(first) < _FIRST or first[:2] in UTF16 or b"\n" not in first:
-            yield whole_csv(_all_of(stream, name, first), name)
+            yield _whole_csv(all_of(stream, name, first), name)
         else:
             yield from _Blocks(stream, first, name, wanted, rows)
-    finally:
-        if not standard:
-            stream.close()
 
 
 class _Blocks:
@@ -366,21 +334,15 @@ class _Blocks:
 
     def _next(self) -> str:
         """The next whole lines; nothing at the end of the file."""
+        end = 0
         while len(self._rest) < self._size or b"\n" not in self._rest:
-            if len(self._rest) > 4 * LINE_LIMIT + self._size:
-                break
-            more = self.stream.read(self._size)
+            more = self.stream.read(self._size) if len(self._rest) <= 4 * LINE_LIMIT + self._size else b""
             if not more:
+                end = len(self._rest)
                 break
             self._rest += more
-        else:
-            end = self._rest.rfind(b"\n") + 1
-            taken, self._rest = self._rest[:end], self._rest[end:]
-            return self._text(taken)
-        taken, self._rest = self._rest, b""
-        return self._text(taken)
-
-    def _text(self, taken: bytes) -> str:
+        end = end or self._rest.rfind(b"\n") + 1
+        taken, self._rest = self._rest[:end], self._rest[end:]
         lines = taken.count(b"\n")
         self._size = min(max(len(taken) // max(lines, 1) * self.num_rows, _LEAST), _MOST)
         text = decoded(taken, self.name, self._read)

@@ -16,10 +16,8 @@ from xlperf.catalog.parse import Coded
 
 MOST_CELLS = 64 * 10**6
 """Values that the columns of plans may hold together: compressed, they may take a few bytes of the file. [-]"""
-CELLS_PER_BYTE = 64
-"""Values per byte of a file that is read in blocks, if that allows more. [-]"""
-MOST_BYTES = 2**30
-"""Largest unpacked size of the plan columns that are read at once. [B]"""
+CELLS_PER_BYTE = 64  # values per byte of a file that is read in blocks, if that allows more
+MOST_BYTES = 2**30  # largest unpacked size of the plan columns that are read at once. [B]
 _FOOTER = 16 * 2**20
 _MAGIC = b"PAR1"
 

@@ -25,6 +25,7 @@ from xlperf.catalog.cells import (
     Unsaved,
     as_number,
     as_text,
+    cell_text,
     factorise,
     is_blank,
     number_of,
@@ -260,23 +261,7 @@ def _own(values: Sequence[object]) -> np.ndarray:
     if numbers and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
         results = [as_number(value) for value in values]
         return np.array([math.nan if is_blank(value) else value for value in results], dtype=np.float64)
-    return np.array(["" if is_blank(value) else _own_text(value) for value in values], dtype=object)
-
-
-def _own_text(value: object) -> str:
-    if isinstance(value, Unsaved):
-        return f"={value.formula}"
-    if isinstance(value, ErrorValue):
-        return value.text
-    text = as_text(value)
-    return text if text is not None else shown(value)
-
-
-def parse_columns(
-    kind: str, header: Sequence[object], columns: Sequence[np.ndarray], locate: Locate
-) -> tuple[Table, list[Fault]]:
-    """Columns of numbers (NaN: blank), booleans, or objects (text as in CSV, None) as a table, with every fault."""
-    return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
+    return np.array(["" if is_blank(value) else cell_text(value) for value in values], dtype=object)
 
 
 Coded = tuple[np.ndarray, Sequence[object] | None]
@@ -286,7 +271,7 @@ Coded = tuple[np.ndarray, Sequence[object] | None]
 def parse_coded(
     kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate
 ) -> tuple[Table, list[Fault]]:
-    """Columns given as codes into distinct values, as :func:`parse_columns`."""
+    """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
     collector.header(parsed)
@@ -306,7 +291,7 @@ def parse_coded(
         values, distinct = columns[at]
         if distinct is None:
             return values.astype(np.float64)
-        texts = ["" if is_blank(value) else _own_text(value) for value in distinct]
+        texts = ["" if is_blank(value) else cell_text(value) for value in distinct]
         return np.array([*texts, ""], dtype=object)[values]
 
     every = range(len(columns[0][0]) if columns else 0)
@@ -396,11 +381,10 @@ def table_from_rows(
 
 
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
-    """Columns by header (numbers, booleans, or text, also of numbers) as by :func:`table_from_rows`, fast for many
-    rows.
-    """
+    """Columns by header, of numbers, booleans or text, as by :func:`table_from_rows`, fast for many rows."""
     header = list(columns)
-    table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))
+    coded = [_coded(np.asarray(values)) for values in columns.values()]
+    table, faults = parse_coded(kind, header, coded, _by_name(header, place, kind))
     raise_faults(faults)
     return table
 

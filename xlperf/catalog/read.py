@@ -12,35 +12,30 @@ from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
-from xlperf.catalog.cards import CardCells, card_of_csv, find_card
+from xlperf.catalog.cards import card_cell, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
-from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
-from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     EVERY_TABLE,
     PLAN_TABLES,
     canonical,
     plan_names,
+    questions,
     results_of,
     split_header,
     table_schema,
 )
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
-from xlperf.catalog.xlsx import Cells, ListObject, Workbook
+from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
-PLANS = "plans"
-"""Rows that are meant if a file of plans is read."""
-MOST_MERGED = 1_000_000
-"""Cells that the merged cells of a sheet may cover, in rows that hold anything. [-]"""
-MOST_ROWS = 200_000
-"""Rows that are read of one sheet. [-]"""
+PLANS = "plans"  # rows that are meant if a file of plans is read
+MOST_MERGED = 1_000_000  # cells that the merged cells of a sheet may cover, in rows that hold anything
+MOST_ROWS = 200_000  # rows that are read of one sheet
 _TABLE_FILES = (".csv", ".tsv", ".parquet")
-WORKBOOKS = (".xlsx", ".xlsm", ".ods")
-"""Endings of workbooks that are read."""
+WORKBOOKS = (".xlsx", ".xlsm", ".ods")  # endings of workbooks that are read
 _SAVED_OTHERWISE = {
     ".xls": "an old Excel workbook (.xls)",
     ".xlsb": "a binary Excel workbook (.xlsb)",
@@ -172,9 +167,7 @@ def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) ->
 
 
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
-    """Catalog sheets of a workbook, or catalog tables of a .csv or .parquet file or a folder of them, with all their
-    faults. A missing sheet is a fault if ``required``.
-    """
+    """Catalog sheets of a workbook, or tables of files or a folder, with faults; ``required``: all sheets."""
     tables: list[Table] = []
     faults: list[Fault] = []
     if is_table_file(path):
@@ -225,9 +218,7 @@ def _catalog_kind(name: str, header: Sequence[object]) -> str:
 def read_plan_tables(
     path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None
 ) -> tuple[list[Table], list[Fault]]:
-    """Plan sheets of a workbook, or ``sheet`` alone, with all their faults; by default the sheet's name or columns say
-    the kind.
-    """
+    """Plan sheets of a workbook, or ``sheet`` alone, with their faults; names or columns say the kind by default."""
     tables: list[Table] = []
     faults: list[Fault] = []
     with open_workbook(path) as book:
@@ -277,7 +268,8 @@ def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
     card = find_card([[filled[number].get(column) for column in columns] for number in numbers], PLAN_TABLES)
     if card is None:
         return None
-    places = CardCells(book.name, sheet, [numbers[at] for at in card.rows], [columns[at] for at in card.columns])
+    rows, values = [numbers[at] for at in card.rows], [columns[at] for at in card.columns]
+    places = partial(card_cell, book.name, sheet, rows, values)
     return parse_rows(plan_kind(card.names), card.names, card.plans, places)
 
 
@@ -327,9 +319,7 @@ KindOf = Callable[[str, Sequence[object]], str]
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
-    """Plans of a workbook, a CSV or Parquet file, or CSV on standard input (``-``): a table for each kind that has
-    plans, at least one, without result columns. InputError has every fault.
-    """
+    """Plans of a workbook, CSV or Parquet file, or of standard input (``-``): a table for each kind with rows."""
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
     else:
@@ -356,9 +346,7 @@ class PlanRows(NamedTuple):
 
 
 def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
-    """The plans of a CSV or Parquet file, or of CSV on standard input, in one block at least, in the memory of one of
-    them. Faults of cells come with the tables.
-    """
+    """Plans of a CSV or Parquet file, or of CSV on standard input, in one block at least, of which one is in memory."""
     name, ending = _name(path), Path(path).suffix.casefold()
 
     def wanted(header: Sequence[object]) -> set[int]:
@@ -378,9 +366,8 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
-    """Rows of one kind that have a cost (chiplet designs, servers or plans), or of another catalog sheet among
-    ``kinds``, from a file or ``sheet``. By default the chiplets of a workbook if it has rows, else servers; a header
-    decides the kind of a file.
+    """Rows of one kind that have a cost (chiplet designs, servers, plans), or of a catalog sheet among ``kinds``, of a
+    file or ``sheet``. By default chiplets of a workbook if it has rows, else servers; a header decides in a file.
     """
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")

@@ -9,19 +9,17 @@ import numpy as np
 
 from xlperf.base.errors import MOST_FAULTS_SHOWN, Fault, Hint, nearest
 from xlperf.catalog.cells import shown
-from xlperf.catalog.schema import EVERY_TABLE
+from xlperf.catalog.schema import EVERY_TABLE, Column
 from xlperf.catalog.table import Spellings, Table, aliases
 
 BLANK, UNKNOWN = -1, -2
 _MOST_LISTED = 8
-DESIGNS = "chiplets"
-"""The sheet whose rows are all costed together; rows with a reference that is gone are left out."""
+DESIGNS = "chiplets"  # the sheet whose rows are all costed together; rows with a reference that is gone are left out
 
 NOT_USABLE = " cannot be used: "
 """Part of the message for a name whose row has an unknown reference; the fault of that row follows."""
 
-Index = MutableMapping[str, dict[str, int]]
-"""Rows of tables by casefolded name, by kind."""
+Index = MutableMapping[str, dict[str, int]]  # rows of tables by casefolded name, by kind
 
 
 def index_of(table: Table) -> dict[str, int]:
@@ -52,19 +50,41 @@ class Orphans:
         return Orphans([*faults, *other.faults], {**why, **other.why}, {**whole, **other.whole})
 
 
+class Names:
+    """Names of the rows of tables, however they are spelled."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self._tables = tables
+        self._spelled: dict[str, Spellings] = {}
+
+    def meant(self, kind: str, name: str) -> list[str]:
+        """Names of rows of a table that a name may mean."""
+        if kind not in self._spelled:
+            self._spelled[kind] = Spellings(self._tables[kind])
+        return self._spelled[kind].names(name)
+
+    def row(self, kind: str, name: str, index: Mapping[str, int]) -> int:
+        """Row of a name in an index of a table; UNKNOWN for an unknown or ambiguous name."""
+        row = index.get(name.strip().casefold(), UNKNOWN)
+        meant = self.meant(kind, name) if row == UNKNOWN else []
+        return index.get(meant[0].casefold(), UNKNOWN) if len(meant) == 1 else row
+
+
+def references(table: Table) -> list[Column]:
+    """Columns of a table that name rows of other tables."""
+    return [column for column in table.schema.columns if column.kind == "reference" and column.name in table]
+
+
 def without_orphans(
     tables: Mapping[str, Table], indexes: Index, strict: Sequence[str]
 ) -> tuple[dict[str, Table], Orphans]:
-    """Tables without rows whose references are unknown, directly or through other rows; indexes follow. References of
-    the ``strict`` kinds are checked.
-    """
-    left, result = dict(tables), Orphans()
-    spelled: dict[str, Spellings] = {}
+    """Tables without rows that name something unknown, directly or through rows; ``strict`` kinds are checked."""
+    left, result, names = dict(tables), Orphans(), Names(tables)
     again = True
     while again:
         again = False
         for kind in (kind for kind in EVERY_TABLE if kind in strict and kind in left):
-            lost = _lost_rows(left, indexes, kind, spelled, result)
+            lost = _lost_rows(left, indexes, kind, names, result)
             if lost:
                 again = True
                 result.whole.setdefault(kind, left[kind])
@@ -74,33 +94,27 @@ def without_orphans(
                 kept = [row for row in range(len(left[kind])) if str(keys[row]).casefold() not in result.why[kind]]
                 left[kind] = left[kind].take(kept)
                 indexes[kind] = index_of(left[kind])
-                spelled.pop(kind, None)
     return left, result
 
 
 def _lost_rows(
-    tables: Mapping[str, Table], indexes: Index, kind: str, spelled: dict[str, Spellings], orphans: Orphans
+    tables: Mapping[str, Table], indexes: Index, kind: str, names: Names, orphans: Orphans
 ) -> dict[int, str]:
-    """Rows of a table whose references have no row, with the reason of each; new faults are added to ``found``."""
+    """Rows of a table whose references have no row, with the reason of each; ``orphans`` gets new faults."""
     lost: dict[int, str] = {}
     table = tables[kind]
-    for column in table.schema.columns:
-        if column.kind != "reference" or column.name not in table:
-            continue
+    for column in references(table):
         other = column.reference
         for row, name in enumerate(table[column.name].tolist()):
-            if name.casefold() in indexes[other] or row in lost:
+            if row in lost or name.casefold() in indexes[other]:
                 continue
-            if other not in spelled:
-                spelled[other] = Spellings(orphans.whole.get(other, tables[other]))
-            meant = spelled[other].names(name)
+            meant = names.meant(other, name)
             exact = (meant[0] if len(meant) == 1 else name).casefold()
             if exact in indexes[other]:
                 continue
             words = orphans.why.get(other, {}).get(exact, "")
             if not words:
-                problem, hint = unknown(name, tables[other], meant)
-                fault = Fault(table.place(row, column.name), problem, hint)
+                fault = Fault(table.place(row, column.name), *unknown(name, tables[other], meant))
                 words = str(fault) if len(orphans.faults) < MOST_FAULTS_SHOWN else fault.brief
                 orphans.faults.append(fault)
             lost[row] = words
@@ -109,24 +123,15 @@ def _lost_rows(
 
 def of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]]) -> Table:
     """The designs that can be costed: the other tables have all that they name, and all that their devices name."""
-    table = tables[DESIGNS]
-    spelled: dict[str, Spellings] = {}
+    table, names = tables[DESIGNS], Names(tables)
 
     def lost(kind: str, row: int) -> bool:
-        own = tables[kind]
-        for column in own.schema.columns:
-            if column.kind != "reference" or column.name not in own or column.reference == "accelerators":
-                continue
-            name, other = own.text(column.name)[row], column.reference
-            if not name:
-                continue
-            result = indexes[other].get(name.casefold(), UNKNOWN)
-            if result == UNKNOWN:
-                spelled.setdefault(other, Spellings(tables[other]))
-                meant = spelled[other].names(name)
-                result = indexes[other][meant[0].casefold()] if len(meant) == 1 else UNKNOWN
-            if result == UNKNOWN or lost(other, result):
-                return True
+        for column in references(tables[kind]):
+            other, name = column.reference, str(tables[kind].text(column.name)[row])
+            if name and other != "accelerators":
+                result = names.row(other, name, indexes[other])
+                if result == UNKNOWN or lost(other, result):
+                    return True
         return False
 
     kept = [row for row in range(len(table)) if not lost(DESIGNS, row)]
@@ -135,17 +140,12 @@ def of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[
 
 def with_exact_references(tables: Mapping[str, Table], indexes: Index) -> Mapping[str, Table]:
     """Tables whose references are names of rows, however they are spelled; their indexes follow."""
-    exact = dict(tables)
+    exact, spelled = dict(tables), Names(tables)
     for kind in EVERY_TABLE:
-        for column in tables[kind].schema.columns:
-            if column.kind != "reference" or column.name not in tables[kind]:
-                continue
+        for column in references(tables[kind]):
             names = tables[kind][column.name].tolist()
-            other = sorted({name for name in names if name.casefold() not in indexes[column.reference]})
-            if not other:
-                continue
-            spellings = Spellings(tables[column.reference])
-            meant = {name: spellings.names(name) for name in other}
+            other = {name for name in names if name.casefold() not in indexes[column.reference]}
+            meant = {name: spelled.meant(column.reference, name) for name in other}
             taken = {name: result[0] for name, result in meant.items() if len(result) == 1}
             if taken:
                 values = np.array([taken.get(name, name) for name in names], dtype=object)

@@ -1,27 +1,75 @@
-"""The schema as data: every column of every sheet, its unit, bounds, default and meaning.
+"""The schema as data: every column of every sheet, its unit, bounds, default and meaning; and the questions.
 
 ``schema/<table>.csv`` beside this module declares the columns of each table. Readers, checks, drop-downs, header
 comments, the empty sheet and the guide's tables follow. Marks: ``auto`` may be entered in place of a value; ``whole``
 numbers; columns of the ``mapping`` of a model on accelerators; the ``group`` of results that add up to a total; whether
 a ``larger`` result is better; and where it is ``shown``, each view with its place in it.
+
+A row of ``questions.csv`` is a form (``schema/<form>.csv``, first values in ``workbook/forms.csv``) with its results
+(``<form>_results.csv``) and tables beside them (``<form>_<table>.csv``). Of the results, the view ``answer`` is the
+card of a terminal, ``tile`` the large numbers and ``note`` the texts of its sheet; of a table, ``front`` is what its
+sheet shows. Commands import this module before they run: it imports numpy only where it computes.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlperf.base import resources
+from xlperf.base.errors import printable
 from xlperf.base.units import UNITS, Unit
-from xlperf.catalog.questions import questions
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from xlperf.catalog.table import Table
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and its views.
+
+    ``sheet``: its front sheet. ``words``: the title there. ``sliders``: entries that a slider of a page may move: the
+    first with a number. ``tables``: titles of the tables beside the answer; sheets show the first. ``chart``:
+    ``line``, ``bars``, ``stacked`` or ``lying`` bars and columns of that table, the abscissa first. ``chart_words``:
+    its title, "" by its columns. ``reads``: catalog sheets of this question alone.
+    """
+
+    form: str
+    sheet: str
+    words: str
+    sliders: tuple[tuple[str, ...], ...]
+    tables: Mapping[str, str]
+    chart: tuple[str, ...]
+    chart_words: str
+    reads: tuple[str, ...]
+
+    def table(self, name: str) -> str:
+        """Schema of a table beside the answer: ``sessions_tiers``."""
+        return f"{self.form}_{name}"
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """The questions by form."""
+    known = {}
+    for row in resources.rows("catalog/questions.csv"):
+        chart, _, chart_words = row["chart"].partition(" = ")
+        tables = [part.split(" = ") for part in row["tables: name = words"].split("; ") if part]
+        known[row["form"]] = Question(
+            row["form"], row["sheet"], row["question"],
+            tuple(tuple(names.split("|")) for names in row["sliders"].split()),
+            dict(tables), tuple(chart.split()), chart_words, tuple(row["reads"].split()),
+        )  # fmt: skip
+    return known
+
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
@@ -29,22 +77,17 @@ COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
 TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 """Technology tables from which accelerators are derived; only accelerators that name a device need them."""
 OWN_RUNS = "own_runs"
-OWN_TABLES = (OWN_RUNS,)
-"""Catalog tables of the user alone: measured runs, which predictions are corrected by."""
-MARKET_TABLES = ("api_prices",)
-"""Market prices for comparison with answers; no plan needs them."""
+OWN_TABLES = (OWN_RUNS,)  # catalog tables of the user alone: measured runs, which predictions are corrected by
+MARKET_TABLES = ("api_prices",)  # market prices for comparison with answers; no plan needs them
 QUESTION_TABLES = tuple(dict.fromkeys(kind for one in questions().values() for kind in one.reads))
 """Catalog tables that a question reads beside its form."""
 OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *QUESTION_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
-MEASURED, ERROR = "measured_", "error_"
-"""Prefixes of columns: measured results beside plans, and errors beside results."""
-OWN = "own"
-"""Table of the user's own columns beside the schema's."""
-FORMS = tuple(questions())
-"""Forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`."""
+MEASURED, ERROR = "measured_", "error_"  # prefixes of columns: measured results beside plans, and errors beside results
+OWN = "own"  # table of the user's own columns beside the schema's
+FORMS = tuple(questions())  # forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 
@@ -82,11 +125,7 @@ class Column:
 
     @property
     def header(self) -> str:
-        """Header as xlperf writes it: ``memory bandwidth (TB/s)``; of the user's own column as it is written.
-
-        >>> column("accelerators", "memory_bandwidth").header
-        'memory bandwidth (TB/s)'
-        """
+        """Header as xlperf writes it: ``memory bandwidth (TB/s)``; of the user's own column as it is written."""
         if self.table == OWN:
             return self.name
         return f"{self.words} ({self.unit})" if self.unit not in ("", "-") else self.words
@@ -97,11 +136,7 @@ class Column:
         return self.name.replace("_", " ")
 
     def amount(self, value: float, digits: str = ".4g") -> str:
-        """A number in the unit used inside as the column shows it, with its unit.
-
-        >>> column("accelerators", "memory_bandwidth").amount(4e12)
-        '4 TB/s'
-        """
+        """A number in the unit used inside as the column shows it, with its unit: ``4 TB/s``."""
         unit = f" {self.unit}" if self.unit not in ("", "-") else ""
         return f"{value / unit_of(self).factor:{digits}}{unit}"
 
@@ -118,11 +153,7 @@ class Column:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Words that a choice or a flag may hold, ``auto`` last if allowed; none for other kinds.
-
-        >>> column("training", "sequence_parallel").entries
-        ('yes', 'no', 'auto')
-        """
+        """Words that a choice or a flag may hold, ``auto`` last if allowed; none for other kinds."""
         words = ("yes", "no") if self.kind == "flag" else self.choices
         return (*words, "auto") if words and self.may_be_auto else words
 
@@ -206,10 +237,7 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
 
 
 def _of_own_runs(rows: dict[str, list[Column]], measured: Sequence[Column]) -> tuple[Column, ...]:
-    """Columns that a measured run may have beside those of its sheet: all other settings of plans and measured results.
-
-    A choice of both kinds of plans has the words of both; a column that is a choice of one kind alone is text.
-    """
+    """Columns of a measured run beside its sheet: other settings of plans and results. Choices join."""
     beside: dict[str, Column] = {}
     shown_already = {column.name for column in rows[OWN_RUNS]} | {"name"}
     for column in (*rows["training"], *rows["inference"], *measured):
@@ -236,11 +264,7 @@ def table_schema(name: str) -> TableSchema:
 
 
 def owned_kind(plan_table: str) -> str:
-    """Name of the table of plan results with the owner's results beside them.
-
-    >>> owned_kind("training")
-    'training_owned_results'
-    """
+    """Name of the table of plan results with the owner's results beside them."""
     return f"{plan_table}_owned_results"
 
 
@@ -269,31 +293,19 @@ def auto_columns(table: str) -> tuple[str, ...]:
 
 @cache
 def mapping_columns(table: str) -> tuple[str, ...]:
-    """Columns of plans that place the model on accelerators.
-
-    >>> mapping_columns("inference")
-    ('tensor_parallel', 'pipeline_parallel', 'expert_parallel', 'data_parallel_attention', 'concurrency')
-    """
+    """Columns of plans that place the model on accelerators."""
     return tuple(column.name for column in schema()[table].columns if column.is_mapping)
 
 
 @cache
 def grouped(table: str, group: str) -> tuple[str, ...]:
-    """Results of a group, which add up to a total.
-
-    >>> grouped("training_results", "memory")
-    ('memory_weights', 'memory_gradients', 'memory_optimizer', 'memory_activations')
-    """
+    """Results of a group, which add up to a total: the parts of the memory, of the time."""
     return tuple(column.name for column in schema()[table].columns if column.group == group)
 
 
 @cache
 def shown_columns(table: str, view: str) -> tuple[str, ...]:
-    """Columns that a view shows by default, in its order.
-
-    >>> shown_columns("inference_results", "frontier")[:2]
-    ('tokens_per_second_per_user', 'tokens_per_second_per_accelerator')
-    """
+    """Columns that a view shows by default, in its order."""
     places = [
         (int(place), column.name)
         for column in schema()[table].columns
@@ -304,11 +316,7 @@ def shown_columns(table: str, view: str) -> tuple[str, ...]:
 
 
 def known_units(dimension: str) -> list[str]:
-    """Unit symbols of one dimension, the plain spelling of each.
-
-    >>> known_units("request/s")
-    ['request/s']
-    """
+    """Unit symbols of one dimension, the plain spelling of each."""
     return [symbol for symbol, unit in UNITS.items() if unit.dimension == dimension and symbol not in ("1", "µs")]
 
 
@@ -372,11 +380,7 @@ def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
 
 
 def counted_nouns(column_: Column) -> frozenset[str]:
-    """Nouns in a header that replace the unit of a count: tokens, requests, GPUs.
-
-    >>> "tokens" in counted_nouns(column("inference", "prompt_length"))
-    True
-    """
+    """Nouns in a header that replace the unit of a count: tokens, requests, GPUs."""
     return _trade()[1].get(column_.name, frozenset())
 
 
@@ -416,10 +420,78 @@ def _meant_in_plans(name: str) -> tuple[str, ...]:
 
 
 def first_words(kind: str) -> dict[str, str]:
-    """Initial values of the form of a kind, by column.
+    """Initial values of the form of a kind, by column."""
+    forms = resources.rows("workbook/forms.csv")
+    return {row["column"]: row["value"] for row in forms if row["form"] == kind and row["column"]}
 
-    >>> first_words("serve")["prompt_length"]
-    '2000'
+
+Part = tuple[Column, "np.ndarray"]  # A column and its values in the unit used inside
+DIGITS, _IN_FULL = 4, 10_000.0
+FLAGS = ("flag", "result-flag")
+
+
+def parts(*tables: Table) -> list[Part]:
+    """Columns of tables of equal length side by side, with their schema; a table's own ones after the others."""
+    columns: list[Part] = []
+    for table in tables:
+        columns += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
+        columns += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
+    return columns
+
+
+def shown(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values in the unit of the column; entries of a sheet as typed, 15 rather than 15.000000000000002."""
+    import numpy as np
+
+    factor = unit_of(column).factor
+    if column.is_text or factor == 1.0:
+        return values
+    scaled = values / factor
+    if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
+        entered = np.array([float(f"{value:.15g}") for value in scaled.tolist()])
+        scaled = np.where(entered * factor == values, entered, scaled)
+    return scaled
+
+
+def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
+    """Values for JSON, in the unit of the column: whole numbers without a point, None if blank or not finite."""
+    if column.is_text:
+        return [str(value) or None for value in values.tolist()]
+    if column.kind in FLAGS:
+        return [bool(value) if value == value else None for value in values.tolist()]
+    return [
+        None if not math.isfinite(value) else int(value) if value.is_integer() and abs(value) < 2.0**53 else value
+        for value in shown(column, values).tolist()
+    ]
+
+
+def cells(column: Column, values: np.ndarray) -> list[str]:
+    """Values as people read them: numbers with four digits, flags as yes and no; "" if blank."""
+    inside = shown(column, values).tolist()
+    if column.is_text:
+        return [printable(str(value)) for value in inside]
+    if column.kind in FLAGS:
+        return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
+    return [rounded(value) for value in inside]
+
+
+@cache
+def viewed_columns(table: str) -> tuple[str, ...]:
+    """Columns that a terminal shows of a table, in their order: rows of ``catalog/shown.csv``."""
+    return tuple(row["column"] for row in resources.rows("catalog/shown.csv") if row["table"] == table)
+
+
+def rounded(value: float) -> str:
+    """Four significant digits, whole numbers in full.
+
+    >>> [rounded(value) for value in (1234567.0, 0.0123456, 12.3456, float("nan"))]
+    ['1,234,567', '0.01235', '12.35', '']
     """
-    rows = resources.rows("workbook/forms.csv")
-    return {row["column"]: row["value"] for row in rows if row["form"] == kind and row["column"]}
+    if math.isnan(value):
+        return ""
+    if math.isinf(value) or value == 0.0:
+        return f"{value:g}"
+    if abs(value) >= _IN_FULL or value.is_integer():
+        return f"{value:,.0f}"
+    decimals = DIGITS - 1 - int(f"{value:.16e}".partition("e")[2])
+    return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"

@@ -46,22 +46,16 @@ def without_variants(text: str, formats: bool) -> Iterator[str]:
         yield "-".join(words)
 
 
-CASES = ("low", "base", "high")
-"""Cases of prices: a sheet may give a column twice more, with these endings."""
+CASES = ("low", "base", "high")  # cases of prices: a sheet may give a column twice more, with these endings
 
-Place = Callable[[int, str], str]
-"""``place(row, column)``: cell of a value, for messages; row -1 is the header."""
+Place = Callable[[int, str], str]  # ``place(row, column)``: cell of a value, for messages; row -1 is the header
 Locate = Callable[[int, int], str]
 """``locate(row, position)``: cell, for messages; row -1 is the header, position -1 the whole row."""
 
 
 @lru_cache(maxsize=4096)
 def column_letters(number: int) -> str:
-    """Letters of a column of a sheet.
-
-    >>> column_letters(28)
-    'AB'
-    """
+    """Letters of a column of a sheet: AB of 28."""
     letters = ""
     while number > 0:
         number, rest = divmod(number - 1, 26)
@@ -183,12 +177,7 @@ class Table:
         return np.where(values == "", default, values).astype(object) if default else values
 
     def filled(self, column: str) -> np.ndarray:
-        """A column with the schema's default (in the unit used inside) if it is blank or absent.
-
-        >>> import numpy as np
-        >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
-        array([4.])
-        """
+        """A column with the schema's default (in the unit used inside) if it is blank or absent."""
         default = default_value(self.kind, column)
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
@@ -229,6 +218,24 @@ class Table:
         )
 
 
+def stacked(tables: Sequence[Table]) -> Table:
+    """Rows of several tables of one kind, one below the other; places name their sources."""
+    columns = {}
+    for name, column in tables[0].schema.by_name.items():
+        if any(name in table for table in tables):
+            read = Table.text if column.is_text else Table.number
+            columns[name] = np.concatenate([read(table, name) for table in tables])
+    return Table(tables[0].kind, columns, partial(_stacked_place, [(len(table), table.place) for table in tables]))
+
+
+def _stacked_place(parts: Sequence[tuple[int, Place]], row: int, column: str) -> str:
+    for length, place in parts:
+        if row < length:
+            return place(row, column)
+        row -= length
+    return parts[-1][1](-1, column)
+
+
 class Words(NamedTuple):
     """A column of words as codes into its distinct values: ``words[codes[row]]``."""
 
@@ -249,11 +256,7 @@ class Keys:
 
 
 def coded_words(values: Sequence[str]) -> Words:
-    """Codes and distinct values of a column of words.
-
-    >>> coded_words(["a", "b", "a"]).codes.tolist()
-    [0, 1, 0]
-    """
+    """Codes and distinct values of a column of words."""
     seen = {value: code for code, value in enumerate(dict.fromkeys(values))}
     return Words(np.array(list(map(seen.__getitem__, values)), dtype=np.int64), tuple(seen))
 
@@ -280,9 +283,7 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
 
 
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
-    """Faults of the keys of a catalog table, without case: (row, column, problem). The key of a network row is its name
-    and tier; of a calibration row its name and its scope.
-    """
+    """Faults of keys: (row, column, problem). A network row has name and tier, a calibration row name and scope."""
     key = table.schema.key.name
     if key not in table:
         return []
@@ -344,9 +345,7 @@ def _tier_faults(table: Table) -> Iterator[tuple[int, str, str]]:
 
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
-    """Values of a column in the units used inside, (rows,), from the column of the case ``low`` or ``high`` if given;
-    blanks have the default.
-    """
+    """Values of a column in a case (``low``, ``high``) if given, else of the column; blanks have the default."""
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
     if case == "base" or other not in table.schema.by_name or not len(values):
@@ -385,8 +384,7 @@ def uncertain_columns(table: Table) -> list[str]:
     ]
 
 
-MARK = "\x1f"
-"""Separator between a name and the number of a copy of its row, if a sweep gives plans rows of their own."""
+MARK = "\x1f"  # separator between a name and the number of a copy of its row, if a sweep gives plans rows of their own
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
@@ -422,8 +420,7 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
 
 
-_MOST_KNOWN = 10_000
-"""Size of the cache of read names. [-]"""
+_MOST_KNOWN = 10_000  # size of the cache of read names
 
 
 class Spellings:
@@ -492,9 +489,5 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def copied_name(name: str) -> str:
-    r"""Name of the row that a copy was made of; any other name as it is.
-
-    >>> copied_name("H100-SXM-80GB\x1f7"), copied_name("H100-SXM-80GB")
-    ('H100-SXM-80GB', 'H100-SXM-80GB')
-    """
+    """Name of the row that a copy was made of; any other name as it is."""
     return name.partition(MARK)[0]

@@ -15,10 +15,8 @@ from xlperf.base.errors import Fault, InputError
 PART_LIMIT = 256 * 2**20
 TOTAL_LIMIT = 512 * 2**20
 MAX_PARTS = 10_000
-MOST_ELEMENTS = 14_000_000
-"""XML elements of one part: six million cells with values, and their rows. [-]"""
-MOST_TIMES = 100
-"""How many times its size a large part may unpack to; sheets that people fill come to a tenth of this. [-]"""
+MOST_ELEMENTS = 14_000_000  # XML elements of one part: six million cells with values, and their rows
+MOST_TIMES = 100  # how many times its size a large part may unpack to; sheets that people fill come to a tenth of this
 LARGE_PART = 16 * 2**20
 _COUNTED_PART = 4 * 2**20  # smaller ones cannot hold too many elements to read
 _DIRECTORY_LIMIT = 4 * 2**20
@@ -39,24 +37,14 @@ class _LocalNames(dict[str, str]):
 
 
 class Package:
-    """The parts of an .xlsx or .ods file, of limited unpacked bytes and elements; InputError in one line if it is
-    unreadable.
-    """
+    """The parts of an .xlsx or .ods file, of limited unpacked bytes and elements."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        part_limit: int = PART_LIMIT,
-        total_limit: int = TOTAL_LIMIT,
-        most_elements: int = MOST_ELEMENTS,
-        opendocument: bool = False,
+        self, path: str | os.PathLike[str], opendocument: bool = False, total_limit: int = TOTAL_LIMIT
     ) -> None:
         self.path = Path(path)
         self.name = self.path.name
-        self._part_limit = part_limit
         self._left = total_limit
-        self._total_limit = total_limit
-        self._most_elements = most_elements
         _check_file(self.path)
         try:
             self._zip = zipfile.ZipFile(self.path)
@@ -92,13 +80,12 @@ class Package:
         return part.casefold() in self._folded
 
     def chunks(self, part: str) -> Iterator[bytes]:
-        """Unpacked bytes of one part; never more in memory than a chunk. InputError for a damaged part or one beyond
-        the limits.
-        """
+        """Unpacked bytes of one part, a chunk at a time; InputError for one that is damaged or beyond the limits."""
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
-        if size > min(self._part_limit, self._left):
-            raise self._too_large()
+        if size > min(PART_LIMIT, self._left):
+            most = f"{PART_LIMIT >> 20} MiB in one part or {TOTAL_LIMIT >> 20} MiB in all"
+            raise InputError(Fault(self.name, f"unpacks to more than {most}; xlperf does not open it"))
         if large and size > MOST_TIMES * info.compress_size:
             problem = f"its part {part} unpacks to more than {MOST_TIMES} times its size"
             raise InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
@@ -124,20 +111,12 @@ class Package:
         count = 0
         for chunk in self._unpacked(part, info):
             count += chunk.count(b"<") - chunk.count(b"</")
-            if count > self._most_elements:
-                problem = f"its part {part} holds more than {self._most_elements:,} elements"
+            if count > MOST_ELEMENTS:
+                problem = f"its part {part} holds more than {MOST_ELEMENTS:,} elements"
                 raise InputError(Fault(self.name, f"{problem}; split the sheet, or take CSV or Parquet"))
 
-    def _too_large(self) -> InputError:
-        problem = (
-            f"unpacks to more than {self._part_limit >> 20} MiB in one part or {self._total_limit >> 20} MiB in all"
-        )
-        return InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
-
     def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
-        """Parse one part; element names come without their prefix. A document type is refused anywhere, so that no
-        entity is ever declared or expanded.
-        """
+        """Parse one part; elements have no prefix. A document type is refused, so that no entity is ever expanded."""
         parser = expat.ParserCreate()
         parser.buffer_text = True
 
@@ -203,9 +182,7 @@ def _check_file(path: Path) -> None:
 
 
 def _directory_size(stream: BinaryIO) -> int:
-    """Bytes of the list of parts, which zipfile parses whole, as the last record of a zip archive says; 0 without one.
-    [B]
-    """
+    """Bytes of the list of parts, which zipfile parses whole, by the last record of a zip; 0 without one. [B]"""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 2**16 - 128))
     tail = stream.read()

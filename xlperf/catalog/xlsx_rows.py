@@ -1,28 +1,30 @@
-"""Rows added to a sheet of a user's workbook by editing its part of the package: everything else stays as it is.
+"""Rows added to a user's workbook or CSV table, and workbooks as text.
 
-Charts, sparklines, conditional formats, pictures and macros are never read, and so never lost. The new row takes the
-formats of the last one; the Excel table, its filter, drop-downs and conditional formats grow over it.
+A row is added by editing the part of the package that holds the sheet: charts, sparklines, conditional formats and
+macros are never read, and so never lost. The new row takes the formats of the last one; the Excel table, its
+filter, drop-downs and conditional formats grow over it.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 from xml.sax.saxutils import escape, unescape
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
-from xlperf.catalog.cells import is_blank, parse_header
+from xlperf.catalog.cells import cell_text, is_blank, parse_header
+from xlperf.catalog.csv_files import SIZE_LIMIT, all_of, decoded, harmless, opened
 from xlperf.catalog.read import Block, find_block, missing_sheet
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import split_header, table_schema
 from xlperf.catalog.table import column_letters, name_taken
-from xlperf.catalog.xlsx import Workbook, column_number
+from xlperf.catalog.xlsx import Cells, Formulas, Workbook, column_number
 
 Value = float | int | str
 _ROW = r'<(?P<p>\w+:)?row\b(?P<a>[^>]*?\br="{}"[^>]*?)(?:/>|>(?P<b>.*?)</(?P=p)?row>)'
@@ -32,16 +34,9 @@ _AREA = re.compile(r"\$?([A-Z]{1,3})\$?(\d+):\$?([A-Z]{1,3})\$?(\d+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
-class Added(NamedTuple):
-    """Cell of a new row, and the columns without a header on the sheet."""
-
-    place: str
-    left_out: list[str]
-
-
-def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
-    """Add a row, in the units of the schema, below the last one of a catalog sheet in the units of its headers.
-    InputError if there is no such sheet, the name exists, or the row below the table holds something else.
+def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> tuple[str, list[str]]:
+    """Add a row, in the units of the schema, below the last one of a catalog sheet, in the units of its headers; its
+    cell, and columns of the row without a header on the sheet.
     """
     with Workbook(path) as book:
         sheet = book.sheet(kind)
@@ -75,7 +70,39 @@ def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -
         parts[main] = _calculated_anew(parts[main])
         _write(path, package, {name.casefold(): text for name, text in parts.items()})
     place = f"{Path(path).name} [{sheet}!{column_letters(block.locate.columns[0])}{last + 1}]"
-    return Added(place, left_out)
+    return place, left_out
+
+
+def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
+    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
+    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
+    """
+    declared = table_schema(kind)
+    lines: list[list[str]] = []
+    if path.exists():
+        with opened(path, SIZE_LIMIT) as (stream, name):
+            lines = list(csv.reader(io.StringIO(decoded(all_of(stream, name), name))))
+    headers = [split_header(cell) for cell in lines[0]] if lines else []
+    if lines and (not headers or headers[0][0] != declared.key.name):
+        raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
+    for name, symbol in headers:
+        if name in row and symbol is not None and symbol != declared.by_name[name].unit:
+            problem = f"has {name.replace('_', ' ')} in {symbol}; write it in {declared.by_name[name].unit}"
+            raise InputError(Fault(path.name, problem))
+    names = [name for name, _ in headers]
+    at = names.index("aliases") if "aliases" in names else -1
+    for line in lines[1:]:
+        words = line[at] if 0 < at < len(line) else ""
+        if line and (problem := name_taken(str(row[declared.key.name]), line[0], words)):
+            raise InputError(Fault(path.name, problem))
+    added = [column for column in declared.columns if column.name in row and column.name not in names]
+    top = [*(lines[0] if lines else []), *(column.header for column in added)]
+    names += [column.name for column in added]
+    values = [row.get(name, "") for name in names]
+    written = [harmless(value) if isinstance(value, str) else repr(value) for value in values]
+    with replaced(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([top, *lines[1:], written])
+    return len(lines[1:]) + 2
 
 
 def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int, Value], list[str]]:
@@ -202,3 +229,55 @@ def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mappin
             written.writestr(info, package.read(info) if text is None else text.encode("utf-8"))
     with replaced(path) as temporary:
         temporary.write_bytes(stream.getvalue())
+
+
+def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Sheets of a workbook as lines of text: one for a sheet and its Excel tables, then one for each filled row, cells
+    separated by tabs, formulas as formulas. The text does not depend on the program that saved it.
+    """
+    sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
+    with Workbook(path) as book:
+        for sheet in book.sheets:
+            formulas = Formulas()
+            cells = book.cells(sheet, formulas)
+            tables = sorted(f"{table.name} {table.reference}" for table in book.tables(sheet))
+            heading = "\t".join([f"# {_escaped(sheet)}", *(f"table {_escaped(table)}" for table in tables)])
+            sheets.append((heading, cells, _formula_texts(formulas)))
+    for heading, cells, texts in sheets:
+        yield heading
+        yield from _row_lines(cells, texts)
+
+
+def _row_lines(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
+    for row in sorted(cells):
+        texts = {
+            column: _escaped(formulas[row, column]) if (row, column) in formulas else _escaped(cell_text(value))
+            for column, value in cells[row].items()
+        }
+        filled = [column for column, text in texts.items() if text]
+        if filled:
+            yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
+
+
+def _escaped(text: str) -> str:
+    """A text as one cell of one line: backslashes, tabs and newlines are written out, and other control characters."""
+    return printable(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n"))
+
+
+def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:
+    """Formulas as a person sees them; shared formulas are moved to their own cells."""
+    texts = {key: f"={text}" for key, text in formulas.text.items()}
+    texts.update({key: f"{{={text}}}" for key, text in formulas.arrays.items()})
+    masters = {index: key for key, index in formulas.shared.items() if key in formulas.text}
+    followers = {key: masters[index] for key, index in formulas.shared.items() if key not in texts and index in masters}
+    if followers:
+        from openpyxl.formula.translate import Translator
+
+        for key, master in followers.items():
+            moved = Translator(texts[master], origin=_address(master)).translate_formula(_address(key))
+            texts[key] = str(moved)
+    return texts
+
+
+def _address(key: tuple[int, int]) -> str:
+    return f"{column_letters(key[1])}{key[0]}"

@@ -24,7 +24,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
-from xlperf.catalog.parts import Part, cells, rounded, values_of
+from xlperf.catalog.schema import Part, cells, rounded, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.parts import Part, parts
+from xlperf.catalog.schema import Part, parts
 from xlperf.cli.command import Chosen, Machines, Sheets, command
 from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, without_auto
 from xlperf.cli.output import (

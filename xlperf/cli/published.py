@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.parts import parts, viewed_columns
+from xlperf.catalog.schema import parts, viewed_columns
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
 from xlperf.cli.output import (

@@ -12,7 +12,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.catalog.parts import parts, rounded
+from xlperf.catalog.schema import parts, rounded
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, read_one
 from xlperf.cli.output import STANDARD, aligned, deliver, say, working
@@ -166,9 +166,9 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
     """Add a row to a workbook or a CSV table, made if missing; its place and the columns that the sheet lacks."""
     file = Path(output)
     values = {name: value for name, value in row.items() if isinstance(value, (str, int, float))}
-    if file.suffix.casefold() in (".xlsx", ".xlsm"):
-        from xlperf.catalog.xlsx_rows import add_row
+    from xlperf.catalog.xlsx_rows import add_csv_row, add_row
 
+    if file.suffix.casefold() in (".xlsx", ".xlsm"):
         if not file.exists():
             from xlperf.workbook.build import new_workbook
 
@@ -177,7 +177,6 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
         return add_row(file, kind, values)
     if file.suffix.casefold() != ".csv":
         raise InputError(Fault(output, "must end in .xlsx or .csv"))
-    from xlperf.catalog.csv_files import add_csv_row
 
     return f"{file.name}:{add_csv_row(file, kind, values)}", []
 
@@ -209,7 +208,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
 def _stack_of(plan: Table) -> str:
     """The stack that starts a plan by its software."""
     from xlperf.base.resources import stack_folders
-    from xlperf.interop.stack_rules import stack_named
+    from xlperf.interop.software import stack_named
 
     software, written = str(plan.filled("software")[0]), stack_folders("flags")
     stack = stack_named(software)

@@ -64,7 +64,7 @@ def functions(name: str | None) -> None:
 @command()
 def show(file: str) -> None:
     """Print a workbook as text, for git diff and grep."""
-    from xlperf.catalog.xlsx import shown_lines
+    from xlperf.catalog.xlsx_rows import shown_lines
 
     for line in shown_lines(file):
         say(line)

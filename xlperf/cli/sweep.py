@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.catalog.parts import parts
+from xlperf.catalog.schema import parts
 from xlperf.cli.command import Chosen, Machines, Sheets, command
 from xlperf.cli.options import catalog_for, read_one, read_one_kind, without_auto
 from xlperf.cli.output import (

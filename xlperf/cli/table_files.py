@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.parts import Part, shown
+from xlperf.catalog.schema import Part, shown
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column

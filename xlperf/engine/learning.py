@@ -14,8 +14,8 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.arrays import Array, divide, exp, log, log2, power, total
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.cards import run_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.measured_runs import run_plans
 from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import Named, named_rows, software_words

@@ -17,7 +17,6 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
-from xlperf.catalog.formats import AUTO, SIXTEEN_BITS, CheckpointFormats, formats_of_checkpoint
 from xlperf.catalog.schema import Column, column, unit_of
 from xlperf.catalog.table import Table, Words
 from xlperf.engine.catalog_arrays import catalog_arrays
@@ -33,9 +32,20 @@ from xlperf.equations.plan.records import (
     broken_rules,
 )
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan
-from xlperf.interop.software import STATED, Default, software_defaults
-from xlperf.interop.stack_rules import NUMBERS, STACKS, Condition, Quantity, StackRule, quantity, stack_of_software
-from xlperf.interop.stack_rules import stack_rules as rules_of_stack
+from xlperf.interop.checkpoints import AUTO, SIXTEEN_BITS, CheckpointFormats, formats_of_checkpoint
+from xlperf.interop.software import (
+    NUMBERS,
+    STACKS,
+    STATED,
+    Condition,
+    Default,
+    Quantity,
+    StackRule,
+    quantity,
+    software_defaults,
+    stack_of_software,
+)
+from xlperf.interop.software import stack_rules as rules_of_stack
 
 _WIDE = "bf16"
 _STATED = ("activation_precision", "kv_precision")

@@ -10,8 +10,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import Part, parts
-from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, split_header
+from xlperf.catalog.schema import PLAN_TABLES, Column, Part, parts, results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds, searched_column, with_auto, with_mapping

@@ -13,15 +13,14 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.formats import states_format
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.vary import read_values
-from xlperf.interop.launch_models import contradicted, described_models, named_model
+from xlperf.interop.checkpoints import contradicted, described_models, named_model, states_format
 from xlperf.interop.logs import COMMUNICATION, SETTING, Log, Logged, Profile
-from xlperf.interop.stack_rules import STACKS, stack_of_software
+from xlperf.interop.software import STACKS, stack_of_software
 
 NONE = -1
 EVEN = "even"  # prefix of a number of layers relative to a stage's even share

@@ -16,19 +16,21 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.parts import Part, parts, rounded, viewed_columns
-from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     FORMS,
+    Part,
     auto_columns,
     column,
     first_words,
+    parts,
+    questions,
     results_of,
+    rounded,
     shown_columns,
     table_schema,
     unit_of,
+    viewed_columns,
 )
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.tables import Progress
@@ -45,6 +47,7 @@ from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
 from xlperf.explore.train import train_answer
 from xlperf.explore.vary import read_variation
+from xlperf.interop.checkpoints import states_format
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 

@@ -43,7 +43,7 @@ from xlperf.explore.space import (
     space_of,
 )
 from xlperf.interop.launch_start import Shape
-from xlperf.interop.stack_rules import STACKS, stack_of_software
+from xlperf.interop.software import STACKS, stack_of_software
 
 MOST_MICRO_BATCH = 64.0  # largest trial micro batch if the global batch is blank [-]
 POOL_PARTS = 16.0  # least number of steps in which the size of a separate pool varies [-]

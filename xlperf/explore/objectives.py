@@ -20,7 +20,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.explore.mappings import Counts
 from xlperf.explore.vary import normal_scores
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.software import STACKS
 
 LARGER = frozenset(
     one.name for kind in ("training_results", "inference_results", "ownership") for one in schema()[kind].columns

@@ -37,7 +37,7 @@ from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
 from xlperf.interop.logs import read_log, read_logged, read_profile
-from xlperf.interop.stack_rules import STACKS, stack_of_software
+from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03  # least relative speedup of a remedy [-]
 OBJECTIVE = {"training": "step_time", "inference": "latency"}

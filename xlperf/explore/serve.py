@@ -16,7 +16,6 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.formats import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
@@ -59,6 +58,7 @@ from xlperf.explore.money import (
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores
+from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")

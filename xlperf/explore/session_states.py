@@ -17,7 +17,7 @@ from xlperf.engine import evaluate
 from xlperf.equations.serving import sessions as equations
 from xlperf.explore.fleet_plans import COUNT, with_columns
 from xlperf.explore.search import stacked
-from xlperf.interop.session_traces import Trace, read_trace
+from xlperf.interop.logs import Trace, read_trace
 
 TIERS = ("host", "drive", "remote")
 _LOADS, _SHARES, _AGES = 16, 4, 400

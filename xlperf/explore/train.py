@@ -31,7 +31,7 @@ from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, no_answer, obj
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.interop.launch_stacks import flags
-from xlperf.interop.stack_rules import stack_of_software
+from xlperf.interop.software import stack_of_software
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",

@@ -21,8 +21,7 @@ RECOMPUTED = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj":
             "moe_act": "activation"}  # fmt: skip
 """Modules of selective recomputation by the words of Megatron-Core."""
 
-UNREAD = "@"
-"""Prefix of a setting that a rule adds to a plan for a value without counterpart in plans."""
+UNREAD = "@"  # prefix of a setting that a rule adds to a plan for a value without counterpart in plans
 
 
 @cache
@@ -52,14 +51,14 @@ def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> No
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
 
 
-def _ranks(plan: Stated) -> float:
+def ranks_of(plan: Mapping[str, str]) -> float:
     """Accelerators of one replica of the data parallelism."""
     return math.prod(number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context"))
 
 
 def _batch(plan: Stated, told: Mapping[str, str]) -> None:
     """Global batch of a micro-batch, the passes that are added up, and the replicas."""
-    replicas = number(plan, "num_accelerators") / _ranks(plan)
+    replicas = number(plan, "num_accelerators") / ranks_of(plan)
     micro = number(plan, "micro_batch_size")
     if "global_batch_size" not in plan and replicas >= 1.0 and micro:
         plan["global_batch_size"] = text(micro * number(told, "@accumulation", 1.0) * replicas)
@@ -88,14 +87,14 @@ def _sixteen(plan: Stated, told: Mapping[str, str]) -> None:
     plan["precision"] = on[0] if on else "fp32"
 
 
-def _adapter(plan: Stated, told: Mapping[str, str], default: float) -> None:
+def _adapter(plan: Stated, told: Mapping[str, str]) -> None:
     """LoRA: rank and adapted projections."""
     kind = told.get("@tuning", "full").casefold()
     if kind in ("full", "none", "null", ""):
         return
     if kind != "lora":
         plan[UNREAD + "adapter"] = kind
-    plan["adapter_rank"] = text(number(told, "@rank", default))
+    plan["adapter_rank"] = text(number(told, "@rank", 8.0))
     targets = set(re.findall(r"[a-z]\w+", told.get("@targets", "").casefold()))
     if targets and targets <= {"q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn"}:
         plan["adapter_modules"] = "qkv"
@@ -135,7 +134,7 @@ def _fsdp_words(plan: Stated, told: Mapping[str, str]) -> None:
 
 def _nanotron(plan: Stated, told: Mapping[str, str]) -> None:
     if "@data" in told:
-        plan.setdefault("num_accelerators", text(number(told, "@data") * _ranks(plan)))
+        plan.setdefault("num_accelerators", text(number(told, "@data") * ranks_of(plan)))
     if told.get("@moe_recompute") == "yes" and plan.get("recompute") != "full":
         plan |= {"recompute": "selective", "recompute_modules": "moe"}
     _batch(plan, told)
@@ -160,14 +159,14 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     auto = [f"@{net}_fsdp" for net in ("ici", "dcn") if number(told, f"@{net}_fsdp") < 0.0]
     if (auto or "@ici_fsdp" not in told) and accelerators % whole == 0.0:
         shards *= accelerators / whole
-    replicas = accelerators / _ranks(plan)
+    replicas = accelerators / ranks_of(plan)
     if shards > 1.0:
         plan["zero_stage"] = "3"
         if shards * degree["expert"] < replicas:
             plan["zero_group_size"] = text(shards * degree["expert"])
     else:
         plan["zero_stage"] = "1" if told.get("@zero_one") == "yes" else "0"
-    batch = number(told, "@device_batch", 12.0) * _ranks(plan)  # of one replica
+    batch = number(told, "@device_batch", 12.0) * ranks_of(plan)  # of one replica
     stages = degree["pipeline"]
     passes = number(told, "@microbatches", stages) if stages > 1.0 else 1.0
     plan["micro_batch_size"] = text(batch / (passes if passes > 0.0 else stages))
@@ -205,8 +204,8 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
         plan.pop("reshard_after_forward", None)
     pipeline = number(plan, "pipeline_parallel", 1.0)
     if number(told, "@data") >= 1.0:
-        plan.setdefault("num_accelerators", text(number(told, "@data") * _ranks(plan)))
-    replicas = number(plan, "num_accelerators") / _ranks(plan)
+        plan.setdefault("num_accelerators", text(number(told, "@data") * ranks_of(plan)))
+    replicas = number(plan, "num_accelerators") / ranks_of(plan)
     copies = number(told, "@replicas", 1.0)
     if copies > 1.0 and replicas > copies:
         plan["zero_group_size"] = text(replicas / copies)
@@ -232,13 +231,18 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
     _batch(plan, {**told, "@accumulation": told.get("@accumulation", "1")})
 
 
-def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
+def _of_trainer(plan: Stated, told: Mapping[str, str]) -> None:
+    """Settings of the Trainer of Transformers."""
     machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
-    _adapter(plan, told, 8.0)
+    _adapter(plan, told)
     _fsdp_words(plan, told)
     _deepspeed_by_name(plan, told)
+
+
+def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
+    _of_trainer(plan, told)
     if told.get("@pure") == "yes":
         plan |= {"precision": "bf16", "master_weights": "none"}
     plan.setdefault("micro_batch_size", "8")  # of the Trainer
@@ -246,19 +250,14 @@ def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
-    machines(plan, told)
-    _sixteen(plan, told)
-    _optimizer(plan, told)
-    _adapter(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""}, 8.0)
-    _fsdp_words(plan, told)
-    _deepspeed_by_name(plan, told)
+    _of_trainer(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""})
     if told.get("@checkpoints") == "offload":
         plan |= {"recompute": "full", "offload_activations": "1"}
     shards, copies = number(told, "@shards"), number(told, "@replicas", 1.0)
     if shards > 1.0:
         plan["zero_stage"] = "3"
         plan |= {"zero_group_size": text(shards)} if copies > 1.0 else {}
-        plan.setdefault("num_accelerators", text(shards * copies * _ranks(plan)))
+        plan.setdefault("num_accelerators", text(shards * copies * ranks_of(plan)))
     if plan.get("zero_stage") != "3":
         plan.pop("reshard_after_forward", None)
     _batch(plan, told)
@@ -274,7 +273,7 @@ def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
     if place != "none":
         plan["offload_optimizer"] = text(number(told, "@ratio", 1.0))
         plan |= {"offload_target": "drive"} if place == "nvme" else {}
-    replicas, whole = number(plan, "num_accelerators") / _ranks(plan), number(plan, "global_batch_size")
+    replicas, whole = number(plan, "num_accelerators") / ranks_of(plan), number(plan, "global_batch_size")
     if "micro_batch_size" not in plan and whole and replicas:
         plan["micro_batch_size"] = text(whole / replicas / number(told, "@accumulation", 1.0))
     if number(plan, "zero_group_size", 1.0) < 1.0:

@@ -6,7 +6,6 @@ alike. Names that no column has are named, not dropped in silence.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -16,7 +15,9 @@ from typing import NamedTuple
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS, factor
+from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
+from xlperf.interop.launch_text import loaded
 
 _UNIT_WORDS = {
     "TFLOPS": "TFLOP/s", "PFLOPS": "PFLOP/s", "TOPS": "TFLOP/s", "TFLOP": "TFLOP/s", "POPS": "PFLOP/s",
@@ -36,23 +37,13 @@ class AcceleratorRow(NamedTuple):
 
 
 def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read lines of a name and a value, separated by a comma, tab, colon or equals sign; or a JSON object.
-
-    Raises InputError if the file cannot be read or holds no such line.
-    """
+    """Lines of a name and a value, separated by a comma, tab, colon or equals sign, or a JSON object, of a file."""
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(Fault(str(path), "there is no such file")) from None
-    except (OSError, UnicodeDecodeError) as error:
-        problem = "is no text; a card as .csv, .txt or .json is meant"
-        raise InputError(Fault(str(path), getattr(error, "strerror", None) or problem)) from None
+    text = read_text(file, "a card as .csv, .txt or .json")
     if file.suffix.casefold() == ".json":
-        try:
-            result = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InputError(Fault(str(path), "is no JSON")) from None
+        result = loaded(text)
+        if result is None:
+            raise InputError(Fault(str(path), "is no JSON"))
         if isinstance(result, dict):
             return {str(name): str(value) for name, value in result.items() if value is not None}
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -64,10 +55,7 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def accelerator_row(card: Mapping[str, str], name: str, source: str) -> AcceleratorRow:
-    """Turn a card into a row of the sheet ``accelerators``.
-
-    Raises InputError for a value that is no number in a unit of its column, naming the line.
-    """
+    """A card as a row of the sheet ``accelerators``; InputError names the line of a bad value."""
     columns = table_schema("accelerators").by_name
     row: dict[str, float | str] = {}
     remarks: list[str] = []

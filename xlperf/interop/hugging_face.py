@@ -1,7 +1,7 @@
 """A configuration of Hugging Face (config.json) as a row of the sheet ``models``.
 
 ``hugging_face_entries.csv`` maps entries to columns. Defaults, and properties that a configuration leaves to its code
-(gating, norm, biases), follow from its model type (:mod:`xlperf.interop.hugging_face_types`). Parts that a row cannot
+(gating, norm, biases), follow from its model type (:mod:`xlperf.interop.hugging_face_files`). Parts that a row cannot
 express are named, and the row gets a kind of attention that no plan is computed for.
 """
 
@@ -14,20 +14,23 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
-from xlperf.interop.hugging_face_formats import checkpoint_columns
-from xlperf.interop.hugging_face_layers import READERS
-from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
+from xlperf.interop.hugging_face_files import (
+    Entries,
+    as_list,
+    checkpoint_columns,
+    language_part,
+    model_type,
+    thinking_part,
+)
+from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers
 
-_LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
 _SPARSE_KINDS = ("selected", "compressed")
 _NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder")
 """Suffixes of architectures with bidirectional attention, which generate nothing."""
-_FULL = ("full_attention", "attention", "global_attention")
 _WINDOWS = ("sliding_window", "sliding_window_size", "window_size")
 _INDEXED = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse")
 _COMPRESSED = ("compressed_sparse_attention", "heavily_compressed_attention")
-Row = dict[str, object]
 
 
 class ModelRow(NamedTuple):
@@ -46,29 +49,6 @@ class ModelRow(NamedTuple):
     assumed: str
 
 
-class _Found:
-    """Columns read from a configuration, and remarks on properties without a column."""
-
-    def __init__(self, config: Entries) -> None:
-        self.config = config
-        self.refused: list[str] = []
-        self.left_out: list[str] = []
-
-    def first(self, keys: Sequence[str]) -> Any:
-        """The first entry that is stated; one that is the same for every layer for all of them."""
-        key, value = self.config.first(keys)
-        if not isinstance(value, list):
-            return value
-        if all(each == value[0] for each in value):
-            return value[0] if value else None
-        self.refused.append(f"layers of unlike {key}")
-        return None
-
-    def number(self, *keys: str) -> int:
-        value = self.first(keys)
-        return int(value) if _is_number(value) else 0
-
-
 @cache
 def _columns_of(*parts: str) -> dict[str, tuple[str, ...]]:
     """Columns of some parts of ``hugging_face_entries.csv`` and the entries that may hold each, the first one first."""
@@ -76,36 +56,11 @@ def _columns_of(*parts: str) -> dict[str, tuple[str, ...]]:
     return {row["column"]: tuple(row["entries"].split()) for row in stated if row["part"] in parts}
 
 
-@cache
-def _unmodelled(kind: str) -> dict[str, str]:
-    """Parts of a model that no row holds, by the entry that names them; some mean this for one model type alone."""
-    stated = rows("interop/hugging_face_entries.csv")
-    return {r["entries"]: r["remark"] for r in stated if r["part"] == "no row" and r["column"] in ("", kind)}
-
-
-@cache
-def _same() -> list[tuple[str, tuple[str, ...], str]]:
-    """Columns that other entries must agree with, and the consequence of a disagreement."""
-    stated = rows("interop/hugging_face_entries.csv")
-    return [(row["column"], tuple(row["entries"].split()), row["remark"]) for row in stated if row["part"] == "same"]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_NUMBER
-
-
-def _layers_of(row: Mapping[str, object]) -> int:
-    layers = row.get("num_layers")
-    return int(layers) if isinstance(layers, (int, float)) else 0
-
-
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
-    """Turn a configuration into a row of the sheet ``models``.
+    """A configuration (config.json) as a row of the sheet ``models``; InputError if it lacks a number that a row needs.
 
-    ``config``: content of config.json. ``name``: name for the model. ``source``: origin of the file. ``counted``:
-    whether a count of parameters agrees, or True if the caller will compare it; None without a count. An unknown type
-    is read as Llama only with an agreeing count. Returns the row, parts left out, and the reason for refused plans.
-    Raises InputError if the configuration lacks a number that a row needs.
+    ``counted``: whether a count of parameters agrees, or True if the caller will compare it; None without a count. An
+    unknown type is read as Llama only with an agreeing count.
     """
     if config.get("peft_type"):
         base = config.get("base_model_name_or_path") or "its base model"
@@ -114,20 +69,20 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     part = language_part(config)
     kind, family, defaults, assumed, remark = model_type(config, part)
     inner = Entries({**part, "model_type": kind}, defaults)
-    result = _Found(inner)
+    result = Reading(inner)
     result.refused += _reasons(config, inner, family)
     left_out = [remark] if remark else []
     row: Row = {"model": name, "attention_type": family["attention_type"] or ""}
     for column, keys in _columns_of("layer", "experts", "latent").items():
         value = result.first(keys)
-        if _is_number(value) and value >= 1:
+        if is_number(value) and value >= 1:
             row[column] = value
-    if _layers_of(row) > _MOST_LAYERS:
-        raise InputError(Fault(source or name, f"has {_layers_of(row):,} layers; {_MOST_LAYERS:,} are the most"))
-    for column, keys, words in _same():
-        other = result.number(*keys)
-        if other and other != row.get(column):
-            result.refused.append(words)
+    if num_layers(row) > _MOST_LAYERS:
+        raise InputError(Fault(source or name, f"has {num_layers(row):,} layers; {_MOST_LAYERS:,} are the most"))
+    for stated in rows("interop/hugging_face_entries.csv"):  # columns that other entries must agree with
+        other = result.number(*stated["entries"].split()) if stated["part"] == "same" else 0
+        if other and other != row.get(stated["column"]):
+            result.refused.append(stated["remark"])
     _experts(row, result, family)
     if family["attention_type"] != "MLA" and "kv_lora_rank" in row and not family["attention_type"]:
         row["attention_type"] = "MLA"
@@ -191,35 +146,12 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
     classes = [str(name) for part in (config, inner) for name in as_list(part.get("architectures"))]
     if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
         return [f"{'a classifier' if 'Classification' in task else 'an encoder'}: it generates no tokens"]
-    return [words for key, words in _unmodelled(inner["model_type"]).items() if inner.get(key)]
+    kinds = ("", inner["model_type"])  # some entries mean a part that no row holds for one model type alone
+    lacking = (one for one in rows("interop/hugging_face_entries.csv") if one["part"] == "no row")
+    return [one["remark"] for one in lacking if one["column"] in kinds and inner.get(one["entries"])]
 
 
-def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the language model among several parts."""
-    config = _thinking_part(config)
-    parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
-    own = next((part for part in parts if part and isinstance(part, Mapping)), None)
-    merged = dict(config if own is None else own)
-    for key in ("ffn_config", "attn_config"):  # dbrx, mpt
-        part = merged.get(key)
-        merged |= {k: v for k, v in part.items() if k not in merged} if isinstance(part, Mapping) else {}
-    if own is not None:
-        for key in ("torch_dtype", "dtype", "quantization_config"):
-            if key in config:
-                merged.setdefault(key, config[key])
-        tied = tied_by_parts(config)
-        if tied is not None:
-            merged["tie_word_embeddings"] = tied
-    return merged
-
-
-def _thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the model that answers in text, beside one that speaks (Qwen's Omni)."""
-    part = config.get("thinker_config")
-    return part if part and isinstance(part, Mapping) else config
-
-
-def _experts(row: Row, result: _Found, family: Mapping[str, str]) -> None:
+def _experts(row: Row, result: Reading, family: Mapping[str, str]) -> None:
     """Columns of a mixture of experts; none of them in a dense model."""
     config = result.config
     width = row.get("ffn_hidden_size")
@@ -253,20 +185,20 @@ def _experts(row: Row, result: _Found, family: Mapping[str, str]) -> None:
     _mixture_layers(row, result)
 
 
-def _stated_width(row: Mapping[str, object], result: _Found) -> object:
+def _stated_width(row: Mapping[str, object], result: Reading) -> object:
     """Width of a feed-forward layer that the configuration gives as a ratio, or leaves at four times the hidden one."""
     hidden = row.get("hidden_size")
     ratio = result.first(("expansion_ratio", "ffn_ratio", "intermediate_multiple_size"))
-    return int(hidden * (ratio if _is_number(ratio) else 4)) if isinstance(hidden, int) else None
+    return int(hidden * (ratio if is_number(ratio) else 4)) if isinstance(hidden, int) else None
 
 
-def _mixture_layers(row: Row, result: _Found) -> None:
+def _mixture_layers(row: Row, result: Reading) -> None:
     """Which layers are mixtures of experts: after some dense ones, or one in so many."""
-    config, layers = result.config, _layers_of(row)
+    config, layers = result.config, num_layers(row)
     step = result.number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
     listed = config.get("moe_layer_freq")
     types = config.get("mlp_layer_types")
-    dense = [int(layer) for layer in as_list(config.get("mlp_only_layers")) if _is_number(layer)]
+    dense = [int(layer) for layer in as_list(config.get("mlp_only_layers")) if is_number(layer)]
     if isinstance(listed, list):
         dense = [layer for layer, mixed in enumerate(listed) if not mixed]
     elif isinstance(types, list):
@@ -283,13 +215,13 @@ def _mixture_layers(row: Row, result: _Found) -> None:
         if isinstance(first, int) and first < step:  # every step-th layer is a mixture, none before the first of these
             row.pop("first_dense_layers")
     last = config.get("moe_layer_end_index")
-    if _is_number(last) and last >= 0 and last < layers - 1:
+    if is_number(last) and last >= 0 and last < layers - 1:
         result.refused.append("dense layers after mixtures of experts")
     if not layers:
         row.pop("first_dense_layers", None)
 
 
-def _words(row: Row, result: _Found, family: Mapping[str, str]) -> None:
+def _words(row: Row, result: Reading, family: Mapping[str, str]) -> None:
     """Choices and flags as stated, else by the code of the model type."""
     config = result.config
     bias = family["linear_bias"]
@@ -316,9 +248,9 @@ def _words(row: Row, result: _Found, family: Mapping[str, str]) -> None:
         row["num_query_groups"] = 1 if shared else None
 
 
-def _layers(row: Row, result: _Found, usual: str) -> None:
+def _layers(row: Row, result: Reading, usual: str) -> None:
     """Which layers attend to how much: windows, chunks, linear layers, state spaces."""
-    config, layers = result.config, _layers_of(row)
+    config, layers = result.config, num_layers(row)
     pattern = config.get("hybrid_override_pattern")
     blocks = [str(word) for word in as_list(config.get("layers_block_type") or config.get("layer_types"))]
     if isinstance(pattern, str) or {"moe", "mlp"} & {*blocks}:
@@ -328,14 +260,13 @@ def _layers(row: Row, result: _Found, usual: str) -> None:
         row["attention_output_gate"] = "yes"
     types = _layer_types(result, layers, usual)
     linear, sliding = types.count("linear_attention"), types.count("sliding_attention")
-    chunked, full = types.count("chunked_attention"), sum(types.count(word) for word in _FULL)
-    other = sorted({word for word in types if word not in ("linear_attention", "sliding_attention", *_FULL)})
+    chunked, full = types.count("chunked_attention"), sum(types.count(word) for word in FULL)
+    other = sorted({word for word in types if word not in ("linear_attention", "sliding_attention", *FULL)})
     window = result.number("attention_chunk_size") if chunked else result.number(*_WINDOWS)
     if set(other) - {"chunked_attention"} or (linear and sliding) or (chunked and sliding):
         result.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
     elif linear:
-        row |= {"attention_type": "hybrid", "attention_pattern": f"{_ratio(linear, full)} full"}
-        row["attention_pattern"] = str(row["attention_pattern"]).replace(" :", " linear (gated delta net) :", 1)
+        row |= {"attention_type": "hybrid", "attention_pattern": _ratio(linear, full, "linear (gated delta net)")}
         row |= {column: result.number(*keys) for column, keys in _columns_of("linear").items()}
         row["linear_state_size"] = 4
     elif (sliding or chunked) and not window:
@@ -344,14 +275,14 @@ def _layers(row: Row, result: _Found, usual: str) -> None:
         row["sliding_window"] = window
     elif sliding or chunked:
         word = "chunked" if chunked else "sliding"
-        row["attention_pattern"] = f"{_ratio(sliding or chunked, full)} full".replace(" :", f" {word} {window} :", 1)
+        row["attention_pattern"] = _ratio(sliding or chunked, full, f"{word} {window}")
 
 
-def _sparse(row: Row, result: _Found, remark: str) -> None:
+def _sparse(row: Row, result: Reading, remark: str) -> None:
     """Index of sparse attention, and which layers select entries or see compressed ones."""
-    config, layers = result.config, _layers_of(row)
+    config, layers = result.config, num_layers(row)
     blocks = config.get("sparse_attention_config") or {}
-    inner = _Found(Entries(blocks if isinstance(blocks, Mapping) else {}, {}))
+    inner = Reading(Entries(blocks if isinstance(blocks, Mapping) else {}, {}))
     types = [str(word) for word in as_list(config.get("layer_types"))[:layers]]
     row |= {
         column: inner.number(*keys) or result.number(*keys) or None for column, keys in _columns_of("index").items()
@@ -370,7 +301,7 @@ def _sparse(row: Row, result: _Found, remark: str) -> None:
         rates = rates if isinstance(rates, Mapping) else {}
         known = {word: _or(rates.get(word), usual) for word, usual in zip(_COMPRESSED, (4, 128), strict=True)}
         ratios = [known.get(word, 0) for word in types]
-    elif mixed is None and types and not {*types} - {*_INDEXED, *_FULL}:
+    elif mixed is None and types and not {*types} - {*_INDEXED, *FULL}:
         mixed = [int(word in _INDEXED) for word in types]
         if block and not any(mixed):
             result.refused.append("an index of sparse attention without a layer that has it")
@@ -393,22 +324,22 @@ def _sparse(row: Row, result: _Found, remark: str) -> None:
 
 
 def _or(value: Any, usual: int) -> int:
-    return int(value) if _is_number(value) else usual
+    return int(value) if is_number(value) else usual
 
 
-def _ratio(near: int, far: int) -> str:
-    """Layers of two kinds as a ratio; global layers count as 1 if rounding gives the same layers.
+def _ratio(near: int, far: int, word: str) -> str:
+    """Layers of a kind and full ones as a ratio; full layers count as 1 if rounding gives the same layers.
 
-    >>> _ratio(52, 10), _ratio(48, 16), _ratio(3, 7)
-    ('5 : 1', '3 : 1', '3 : 7')
+    >>> _ratio(52, 10, "sliding 512"), _ratio(3, 7, "linear")
+    ('5 sliding 512 : 1 full', '3 linear : 7 full')
     """
     layers = near + far
     each = next((k for k in range(1, 17) if round(layers * k / (k + 1)) == near), 0)
     common = gcd(near, far)
-    return f"{each} : 1" if each else f"{near // common} : {far // common}"
+    return f"{each} {word} : 1 full" if each else f"{near // common} {word} : {far // common} full"
 
 
-def _layer_types(result: _Found, layers: int, usual: str) -> list[str]:
+def _layer_types(result: Reading, layers: int, usual: str) -> list[str]:
     """Kind of each layer, stated or from an interval; all full by default.
 
     ``usual``: behaviour of the model type's code: ``sliding 4`` every fourth layer full, ``sliding 4 first`` from the
@@ -439,10 +370,10 @@ def _every(value: Any, usual: int) -> int:
     """Layers from one of another kind to the next: a number, or their pattern in letters (LLLG)."""
     if isinstance(value, str) and not value.isdecimal():
         return max(len(value), 1)
-    return max(int(value), 1) if isinstance(value, str) or _is_number(value) else usual
+    return max(int(value), 1) if isinstance(value, str) or is_number(value) else usual
 
 
-def _state_space(row: Row, result: _Found, pattern: Sequence[str]) -> None:
+def _state_space(row: Row, result: Reading, pattern: Sequence[str]) -> None:
     """Mamba-2, attention and feed-forward layers, each a layer of its own (Nemotron-H)."""
     words = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
     words |= {"linear_attention": "mamba", "full_attention": "attention"}
@@ -493,9 +424,9 @@ def _towers(config: Mapping[str, Any]) -> list[str]:
     spoken = [key for key in ("talker_config", "code2wav_config", "token2wav_config") if config.get(key)]
     said = [f"what speaks ({', '.join(spoken)}) is not counted: the model that answers in text alone"] if spoken else []
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
-        part = _thinking_part(config).get(key)
+        part = thinking_part(config).get(key)
         if isinstance(part, Mapping) and part:
-            result = _Found(Entries(part, {}))
+            result = Reading(Entries(part, {}))
             depth, width = result.number("num_hidden_layers", "depth", "layers"), result.number("hidden_size", "width")
             shape = f" ({depth} layers, width {width})" if depth and width else ""
             said.append(f"{words}{shape} is not counted: the language model alone")

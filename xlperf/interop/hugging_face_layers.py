@@ -8,28 +8,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from xlperf.interop.hugging_face_types import Entries, as_list
+from xlperf.interop.hugging_face_files import Entries, as_list
 
 Row = dict[str, object]
-_FULL = ("full_attention", "attention", "full", "global_attention")
+FULL = ("full_attention", "attention", "full", "global_attention")
+_LARGEST_NUMBER = 2**40
 _WIDTH_MULTIPLE = 256
 
 
-class Found(Protocol):
-    """Entries of a configuration, and remarks on properties without a column."""
+def is_number(value: Any) -> bool:
+    """Whether an entry is a number of a size that a model may have."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_NUMBER
 
-    config: Entries
-    refused: list[str]
-    left_out: list[str]
+
+def num_layers(row: Mapping[str, object]) -> int:
+    """Layers of a row so far; 0 if they are not stated."""
+    layers = row.get("num_layers")
+    return int(layers) if isinstance(layers, (int, float)) else 0
+
+
+class Reading:
+    """Columns read from a configuration, and remarks on properties without a column."""
+
+    def __init__(self, config: Entries) -> None:
+        self.config = config
+        self.refused: list[str] = []
+        self.left_out: list[str] = []
+
+    def first(self, keys: Sequence[str]) -> Any:
+        """The first entry that is stated; one that is the same for every layer for all of them."""
+        key, value = self.config.first(keys)
+        if not isinstance(value, list):
+            return value
+        if all(each == value[0] for each in value):
+            return value[0] if value else None
+        self.refused.append(f"layers of unlike {key}")
+        return None
 
     def number(self, *keys: str) -> int:
         """The first of some entries that is a number, 0 without any."""
-
-
-def _layers(row: Row) -> int:
-    return int(str(row.get("num_layers") or 0))
+        value = self.first(keys)
+        return int(value) if is_number(value) else 0
 
 
 def pattern(kinds: Sequence[str]) -> str:
@@ -56,7 +78,7 @@ def _listed(row: Row, kinds: Sequence[str]) -> None:
         row["attention_type"] = "hybrid"
 
 
-def _kinds(result: Found, layers: int, words: Mapping[str, str]) -> list[str]:
+def _kinds(result: Reading, layers: int, words: Mapping[str, str]) -> list[str]:
     """Kinds of layers by their stated types; a type without a word is refused."""
     types = [str(word) for word in as_list(result.config.get("layer_types") or result.config.get("layers_block_type"))]
     unknown = sorted({word for word in types if word not in words})
@@ -65,7 +87,7 @@ def _kinds(result: Found, layers: int, words: Mapping[str, str]) -> list[str]:
     return [words.get(word, word) for word in types]
 
 
-def _mamba_1(row: Row, result: Found) -> None:
+def _mamba_1(row: Row, result: Reading) -> None:
     """Columns of Mamba-1: a state of each channel."""
     hidden = result.number("hidden_size")
     channels = result.number("mamba_intermediate_size") or (result.number("mamba_expand", "expand") or 2) * hidden
@@ -76,7 +98,7 @@ def _mamba_1(row: Row, result: Found) -> None:
     _linear(row, (1, state), (channels, 1), result.number("mamba_d_conv", "conv_kernel") or 4, rank)
 
 
-def _mamba_2(row: Row, result: Found) -> None:
+def _mamba_2(row: Row, result: Reading) -> None:
     """Columns of Mamba-2: heads, groups and the state of each."""
     hidden, expand = result.number("hidden_size"), result.number("mamba_expand", "expand") or 2
     channels = result.number("mamba_d_ssm") or expand * hidden
@@ -88,9 +110,9 @@ def _mamba_2(row: Row, result: Found) -> None:
     _linear(row, (groups, state), (heads, size), result.number("mamba_d_conv", "conv_kernel") or 4)
 
 
-def _jamba(row: Row, result: Found) -> None:
+def _jamba(row: Row, result: Reading) -> None:
     """Mamba-1 with attention every so many layers, and experts every so many (Jamba)."""
-    layers, every, first = _layers(row), *(result.number(f"attn_layer_{word}") for word in ("period", "offset"))
+    layers, every, first = num_layers(row), *(result.number(f"attn_layer_{word}") for word in ("period", "offset"))
     kinds = ["full" if every and layer % every == first else "Mamba-1" for layer in range(layers)]
     _mamba_1(row, result)
     _listed(row, kinds)
@@ -100,31 +122,22 @@ def _jamba(row: Row, result: Found) -> None:
         row["ffn_pattern"] = f"{layers - mixed} dense : {mixed} experts"
 
 
-def _alone(row: Row, result: Found, word: str) -> None:
+def _alone(row: Row, result: Reading, word: str) -> None:
     """A state space alone, without attention and feed-forward layers."""
-    _listed(row, [word] * _layers(row))
-    row |= {"ffn_pattern": f"{_layers(row)} none", "head_size": 1, "num_query_groups": None}
+    (_mamba_1 if word == "Mamba-1" else _mamba_2)(row, result)
+    _listed(row, [word] * num_layers(row))
+    row |= {"ffn_pattern": f"{num_layers(row)} none", "head_size": 1, "num_query_groups": None}
     row["num_attention_heads"] = row["linear_num_value_heads"]
     row["ffn_hidden_size"] = row.get("ffn_hidden_size") or row["hidden_size"]
 
 
-def _mamba_alone(row: Row, result: Found) -> None:
-    _mamba_1(row, result)
-    _alone(row, result, "Mamba-1")
-
-
-def _mamba_2_alone(row: Row, result: Found) -> None:
-    _mamba_2(row, result)
-    _alone(row, result, "Mamba-2")
-
-
-def _granite(row: Row, result: Found) -> None:
+def _granite(row: Row, result: Reading) -> None:
     """Mamba-2 or attention, then a feed-forward block (Granite 4, Bamba)."""
-    layers, attended = _layers(row), as_list(result.config.get("attn_layer_indices"))
+    layers, attended = num_layers(row), as_list(result.config.get("attn_layer_indices"))
     if attended:
         kinds = ["full" if layer in attended else "Mamba-2" for layer in range(layers)]
     else:
-        kinds = _kinds(result, layers, {"mamba": "Mamba-2", **dict.fromkeys(_FULL, "full")})
+        kinds = _kinds(result, layers, {"mamba": "Mamba-2", **dict.fromkeys(FULL, "full")})
     if not row.get("num_experts") and result.number("shared_intermediate_size"):
         row["ffn_hidden_size"] = result.number("shared_intermediate_size")
     if "Mamba-2" not in kinds:
@@ -133,24 +146,24 @@ def _granite(row: Row, result: Found) -> None:
     _listed(row, kinds)
 
 
-def _falcon_h1(row: Row, result: Found) -> None:
+def _falcon_h1(row: Row, result: Reading) -> None:
     """Mamba-2 beside attention in every layer (Falcon-H1)."""
     attended = as_list(result.config.get("attn_layer_indices"))
-    kinds = ["full + Mamba-2" if not attended or layer in attended else "Mamba-2" for layer in range(_layers(row))]
+    kinds = ["full + Mamba-2" if not attended or layer in attended else "Mamba-2" for layer in range(num_layers(row))]
     _mamba_2(row, result)
     _listed(row, kinds)
 
 
-def _kimi(row: Row, result: Found) -> None:
+def _kimi(row: Row, result: Reading) -> None:
     """Kimi delta attention beside latent attention (Kimi-Linear, Kimi K3)."""
-    config, layers = result.config, _layers(row)
+    config, layers = result.config, num_layers(row)
     inner = config.get("linear_attn_config") or {}
     delta, full = (as_list(inner.get(name)) for name in ("kda_layers", "full_attn_layers"))
     heads = int(inner.get("num_heads") or result.number("linear_num_heads", "linear_num_key_heads"))
     size = int(inner.get("head_dim") or result.number("linear_head_dim", "linear_key_head_dim"))
     types = [str(word) for word in as_list(config.get("layer_types"))]
     if types and not delta:
-        delta, full = ([at for at, word in enumerate(types, 1) if (word in _FULL) == whole] for whole in (False, True))
+        delta, full = ([at for at, word in enumerate(types, 1) if (word in FULL) == whole] for whole in (False, True))
     if sorted([*delta, *full]) != list(range(1, layers + 1)) or not heads or not size:
         result.refused.append("layers of Kimi delta attention without their heads or places (linear_attn_config)")
         return
@@ -167,9 +180,9 @@ def _kimi(row: Row, result: Found) -> None:
     _listed(row, ["Kimi delta" if layer in delta else "full" for layer in range(1, layers + 1)])
 
 
-def _bailing(row: Row, result: Found) -> None:
+def _bailing(row: Row, result: Reading) -> None:
     """Lightning or Kimi delta attention with latent attention every so many layers (Ling and Ring 2.5 and 3)."""
-    layers, every = _layers(row), result.number("layer_group_size") or 1
+    layers, every = num_layers(row), result.number("layer_group_size") or 1
     heads, size = result.number("num_attention_heads"), result.number("head_dim")
     convolution, config = result.number("short_conv_kernel_size"), result.config
     rank = 2 * size if convolution and not config.get("no_kda_lora") else 0
@@ -181,13 +194,13 @@ def _bailing(row: Row, result: Found) -> None:
     _listed(row, ["full" if (layer + 1) % every == 0 or layer >= whole else word for layer in range(layers)])
 
 
-def _lightning(row: Row, result: Found) -> None:
+def _lightning(row: Row, result: Reading) -> None:
     """Lightning attention where the list of types has 0, full attention where it has 1 (MiniMax-01)."""
     types = as_list(result.config.get("attn_type_list"))
-    layers, heads = _layers(row), result.number("num_attention_heads")
+    layers, heads = num_layers(row), result.number("num_attention_heads")
     types = types * (layers // len(types)) if types else []
     if len(types) != layers:
-        types = [int(word in _FULL) for word in map(str, as_list(result.config.get("layer_types")))]
+        types = [int(word in FULL) for word in map(str, as_list(result.config.get("layer_types")))]
     if len(types) != layers:
         result.refused.append("layers of lightning attention that no list names")
         return
@@ -196,9 +209,9 @@ def _lightning(row: Row, result: Found) -> None:
     _listed(row, ["full" if mark else "lightning" for mark in types])
 
 
-def _convolution(row: Row, result: Found) -> None:
+def _convolution(row: Row, result: Reading) -> None:
     """Short convolutions in place of attention (LFM2)."""
-    layers, attended = _layers(row), as_list(result.config.get("full_attn_idxs"))
+    layers, attended = num_layers(row), as_list(result.config.get("full_attn_idxs"))
     if attended:
         kinds = ["full" if layer in attended else "convolution" for layer in range(layers)]
     else:
@@ -214,7 +227,7 @@ def _convolution(row: Row, result: Found) -> None:
     _listed(row, kinds)
 
 
-def _rwkv(row: Row, result: Found) -> None:
+def _rwkv(row: Row, result: Reading) -> None:
     """RWKV-7: time mixing with a state, then channel mixing."""
     hidden, size = result.number("hidden_size"), result.number("head_dim", "head_size") or 64
     ranks = [result.number(f"{word}_low_rank_dim") for word in ("decay", "a", "v", "gate")]
@@ -223,16 +236,16 @@ def _rwkv(row: Row, result: Found) -> None:
     _linear(row, (hidden // size, size), (hidden // size, size), 2, sum(ranks))
     row |= {"num_attention_heads": hidden // size, "head_size": size, "num_query_groups": None}
     row["ffn_hidden_size"] = row.get("ffn_hidden_size") or int(hidden * (result.number("hidden_ratio") or 4))
-    _listed(row, ["RWKV-7"] * _layers(row))
+    _listed(row, ["RWKV-7"] * num_layers(row))
 
 
 def _near(row: Row, kinds: Sequence[str], window: int) -> None:
     row["attention_pattern"] = pattern([f"sliding {window}" if kind == "sliding" else "full" for kind in kinds])
 
 
-def _mimo(row: Row, result: Found) -> None:
+def _mimo(row: Row, result: Reading) -> None:
     """Layers with a window have other key and value heads than layers with full attention (MiMo-V2)."""
-    layers, marks = _layers(row), as_list(result.config.get("hybrid_layer_pattern"))
+    layers, marks = num_layers(row), as_list(result.config.get("hybrid_layer_pattern"))
     kinds = ["sliding" if mark else "full" for mark in marks]
     if not marks:
         kinds = _kinds(result, layers, {"sliding_attention": "sliding", "full_attention": "full"})
@@ -247,12 +260,12 @@ def _mimo(row: Row, result: Found) -> None:
     _near(row, kinds, window)
 
 
-def _other_heads(row: Row, result: Found) -> None:
+def _other_heads(row: Row, result: Reading) -> None:
     """Layers with a window have another number of heads (Step 3.5, Laguna)."""
-    config, layers = result.config, _layers(row)
+    config, layers = result.config, num_layers(row)
     kinds = ["full"] * layers
     if as_list(config.get("layer_types")):
-        kinds = _kinds(result, layers, {"sliding_attention": "sliding", **dict.fromkeys(_FULL, "full")})
+        kinds = _kinds(result, layers, {"sliding_attention": "sliding", **dict.fromkeys(FULL, "full")})
     other = config.get("attention_other_setting") or {}
     heads = as_list(config.get("num_attention_heads_per_layer"))[:layers]
     by_kind = {kind: {count for count, each in zip(heads, kinds, strict=False) if each == kind} for kind in set(kinds)}
@@ -269,9 +282,9 @@ def _other_heads(row: Row, result: Found) -> None:
         _near(row, kinds, result.number("sliding_window"))
 
 
-def _gemma(row: Row, result: Found) -> None:
+def _gemma(row: Row, result: Reading) -> None:
     """Layers that attend to everything have other heads; shared keys and values, embeddings of layers (Gemma 4)."""
-    config, layers = result.config, _layers(row)
+    config, layers = result.config, num_layers(row)
     types = as_list(config.get("layer_types"))
     every = result.number("sliding_window_pattern", "_sliding_window_pattern") or 6
     kinds = ["full" if (layer + 1) % every == 0 or layer == layers - 1 else "sliding" for layer in range(layers)]
@@ -296,11 +309,7 @@ def _gemma(row: Row, result: Found) -> None:
     _near(row, kinds, result.number("sliding_window"))
 
 
-def _rounded(width: float) -> int:
-    return -(-int(width) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
-
-
-def _blocks(row: Row, result: Found) -> None:
+def _blocks(row: Row, result: Reading) -> None:
     """Blocks that a search pruned: some layers lack attention or a feed-forward block, and widths differ (DeciLM)."""
     hidden, heads = result.number("hidden_size"), result.number("num_attention_heads")
     attention, feed, shares = [], [], set()
@@ -314,7 +323,8 @@ def _blocks(row: Row, result: Found) -> None:
         if not mixer.get("no_op"):
             shares.add(mixer.get("n_heads_in_group") or 1)
         multiple, width = ffn.get("ffn_mult"), ffn.get("intermediate_size")
-        width = width or (_rounded(2 * multiple * hidden / 3) if multiple else result.number("intermediate_size"))
+        rounded = -(-int(2 * multiple * hidden / 3) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE if multiple else 0
+        width = width or rounded or result.number("intermediate_size")
         feed.append("none" if ffn.get("no_op") else f"dense {width}")
     if len(shares) > 1:
         result.refused.append("layers with unlike numbers of key and value heads (block_configs)")
@@ -323,20 +333,17 @@ def _blocks(row: Row, result: Found) -> None:
     _listed(row, attention)
 
 
-def _beside_experts(row: Row, result: Found) -> None:
+def _beside_experts(row: Row, result: Reading) -> None:
     """A dense feed-forward block beside the experts of every layer (Arctic, Grok 2)."""
-    layers, width = _layers(row), result.number("intermediate_size")
+    layers, width = num_layers(row), result.number("intermediate_size")
     if result.config.get("parallel_attn_mlp_res"):
         width = result.number("hidden_size")
     row |= {"ffn_hidden_size": width, "ffn_pattern": f"{layers} dense + experts"}
 
 
-def _pairs(row: Row, result: Found) -> None:
-    """Two attention and two dense blocks in a layer, experts beside the second pair (LongCat-Flash).
-
-    Each half is a layer here. Experts that compute nothing take their share of the choices of a token.
-    """
-    layers, idle = _layers(row), result.number("zero_expert_num")
+def _pairs(row: Row, result: Reading) -> None:
+    """Two attention and two dense blocks in a layer, here two layers; experts beside the second (LongCat-Flash)."""
+    layers, idle = num_layers(row), result.number("zero_expert_num")
     experts, chosen = (int(str(row.get(name) or 0)) for name in ("num_experts", "top_k"))
     row |= {"num_layers": 2 * layers, "ffn_pattern": f"{layers} dense : {layers} dense + experts"}
     row["top_k"] = round(chosen * experts / (experts + idle)) if experts else None
@@ -346,17 +353,17 @@ def _pairs(row: Row, result: Found) -> None:
         )
 
 
-def _shared_keys(row: Row, result: Found) -> None:
+def _shared_keys(row: Row, result: Reading) -> None:
     """Layers that use keys and values of the first of so many (cross-layer attention of Hunyuan-Large)."""
-    layers, factor = _layers(row), result.number("cla_share_factor") or 2
+    layers, factor = num_layers(row), result.number("cla_share_factor") or 2
     if result.config.get("use_cla"):
         row["shared_kv_layers"] = layers - -(-layers // factor)
 
 
 READERS: dict[str, Callable[[Row, Any], None]] = {
-    "jamba": _jamba, "mamba": _mamba_alone, "mamba2": _mamba_2_alone, "granite": _granite, "parallel": _falcon_h1,
-    "kimi": _kimi, "bailing": _bailing, "lightning": _lightning, "convolution": _convolution, "rwkv": _rwkv,
-    "mimo": _mimo, "heads": _other_heads, "gemma": _gemma, "blocks": _blocks, "beside": _beside_experts,
-    "pairs": _pairs, "keys": _shared_keys,
+    "jamba": _jamba, "mamba": partial(_alone, word="Mamba-1"), "mamba2": partial(_alone, word="Mamba-2"),
+    "granite": _granite, "parallel": _falcon_h1, "kimi": _kimi, "bailing": _bailing, "lightning": _lightning,
+    "convolution": _convolution, "rwkv": _rwkv, "mimo": _mimo, "heads": _other_heads, "gemma": _gemma,
+    "blocks": _blocks, "beside": _beside_experts, "pairs": _pairs, "keys": _shared_keys,
 }  # fmt: skip
 """Readers of layers by the word of a model type."""

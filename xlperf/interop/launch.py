@@ -18,13 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import shown
-from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
-from xlperf.interop.launch_containers import containers_of, engine_of_image
 from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
@@ -52,43 +53,37 @@ from xlperf.interop.launch_start import Shape, filled, script, start_flags, star
 from xlperf.interop.launch_text import (
     COMMAND,
     Setting,
+    containers_of,
+    engine_of_image,
     handed_to,
     lined_settings,
     log_lines,
     logged_settings,
     settings_of,
 )
-from xlperf.interop.stack_rules import STACKS, broken_line, stack_named
+from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
-MOST_TEXT = 1_000_000
-"""Characters of a launch file at the most. [-]"""
-MOST_SHOWN = 120
-"""Settings of a message, and characters of each, at the most. [-]"""
+MOST_TEXT = 1_000_000  # characters of a launch file at the most
+MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
-_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
-"""Quantities that torchrun states by itself."""
-Groups = Sequence[Sequence[Sequence[Setting]]]
-"""Settings of texts, command by command."""
+_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
+Groups = Sequence[Sequence[Sequence[Setting]]]  # settings of texts, command by command
 
 
 _COMMANDS = tuple(stack.command for stack in STACKS.values() if stack.command)
 """Commands whose first argument is the model."""
 
 
-LOG = "(log)"
-"""Suffixes of version names that occur in logs and results alone."""
+LOG = "(log)"  # suffixes of version names that occur in logs and results alone
 
 
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
-    """Arguments of one plan, one per line; with the shape of its model, the commands that start it.
-
-    Raises InputError if the stack does not run plans of this kind, or a start would break a rule about its flags.
-    """
+    """Arguments of a plan, one per line; with the shape of its model, the commands that start it."""
     known = flags(stack)
     if known[0].kind != plan.kind:
         fitting = [name for name in stacks() if flags(name)[0].kind == plan.kind]
@@ -195,9 +190,8 @@ def read_launch(
     """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
     ``stack``: "" for the stack that recognises the text, or owns most of its flags. ``given``: columns and variables
-    that it lacks. ``beside``: folder for configurations that it refers to.
-    Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a setting
-    that moves a result is not read.
+    that it lacks. ``beside``: folder for configurations that it refers to. InputError if no stack recognises the text,
+    a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
@@ -205,7 +199,7 @@ def read_launch(
     engine, release = ("", "") if logged else engine_of_image(text)
     containers = None if logged else containers_of(text)
     if containers is not None:
-        text, given = containers.script, {**containers.columns, **(given or {})}
+        text, given = containers[0], {**containers[1], **(given or {})}
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
@@ -289,11 +283,7 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
 
 
 def listed(words: Sequence[str]) -> str:
-    """Settings in a message: the first ones, cut.
-
-    >>> listed(["--a 1", "--b 2"])
-    '--a 1; --b 2'
-    """
+    """Settings in a message: the first ones, cut."""
     shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
     rest = len(words) - len(shown)
     return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
@@ -317,18 +307,10 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
 
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
-    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file.
-
-    Returns the settings that move a result and are not read.
-    """
+    """Put the settings of a DeepSpeed configuration in place of its name; returns those that move a result unread."""
     inside = _beside(values["@deepspeed"], beside)
-    if inside is None:
-        return []
-    try:
-        config = config_of(inside.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return []
-    if config.kind != "json":
+    config = _config_in(inside) if inside is not None else None
+    if inside is None or config is None or config.kind != "json":
         return []
     result = told_by([[config.settings]], "deepspeed")
     values.pop("@deepspeed")
@@ -339,10 +321,7 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
 
 
 def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: list[str]) -> list[str]:
-    """Add the settings of the configuration that a start names: a file in the folder, or a here-document.
-
-    Returns the settings that move a result and are not read, the file itself among them.
-    """
+    """Add the settings of the configuration that a start names; settings that move a result and are not read."""
     path = values.pop("@options", "") or values.get("@config", "")
     if not path.endswith((".yaml", ".yml", ".json", ".toml")):
         return []
@@ -354,14 +333,20 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
             notes.append(f"what {_last(path)} sets is not read: it is not beside the file")
             return []
         return [f"{path}, which is not beside it"]
-    try:
-        config = config_of(inside.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+    config = _config_in(inside)
+    if config is None:
         return [f"{path}, which is no text that can be read"]
     values.pop("@config", "")
     result = told_by([[config.settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
+
+
+def _config_in(file: Path) -> Config | None:
+    """Settings of a configuration file; None if it is no text."""
+    with suppress(OSError, UnicodeDecodeError):
+        return config_of(file.read_text(encoding="utf-8"))
+    return None
 
 
 def _beside(path: str, folder: Path | None) -> Path | None:
@@ -397,21 +382,13 @@ def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks:
             raise InputError(Fault(name, lacks))
         raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
     known = table_schema(kind).by_name
-    cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
-    table = table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    cells = {column: np.array([value], dtype=object) for column, value in told.items()}
+    table = table_from_columns(kind, cells, lambda _, column: f"{name} [{column}]")
     if table.own:
         column = next(iter(table.own))
         hint = partial(nearest, column, [one.replace("_", " ") for one in known])
         raise InputError(Fault(f"{name} [{column}]", f"unknown column {shown(column)}", hint))
     return table
-
-
-def _cell(text: str, number: bool) -> str | float:
-    """An argument as a cell has it."""
-    if number:
-        with suppress(ValueError):
-            return float(text)
-    return text
 
 
 def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:

@@ -12,32 +12,31 @@ from functools import cache
 import numpy as np
 
 from xlperf.base.resources import stack_rows
-from xlperf.catalog.formats import (
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Spellings, Table
+from xlperf.interop.checkpoints import (
     AUTO,
+    LONGEST_MODEL,
     SIXTEEN_BITS,
     bits_of,
+    contradicted,
+    described_models,
     formats_of_checkpoint,
+    named_model,
     variant_of_method,
     variant_of_name,
 )
-from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Spellings, Table
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_models, named_model
 from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
-from xlperf.interop.software import software_defaults
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.software import STACKS, software_defaults
 
-LACKS = "@lacks"
-"""Key of the words that say why no model is known."""
+LACKS = "@lacks"  # key of the words that say why no model is known
 _BLANKS = {"sequence_parallel": "yes", "compiled": "yes"}
 """Meaning of blank columns without a default, where a flag says otherwise."""
-_SHARED = ("sequence_parallel", "tensor_overlap")
-"""Columns that mean something with tensor parallelism only."""
-OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
-"""Meaning of a blank software."""
+_SHARED = ("sequence_parallel", "tensor_overlap")  # columns that mean something with tensor parallelism only
+OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}  # meaning of a blank software
 _SETTLES = {
     "@nodes": "num_accelerators", "@accelerators_per_node": "num_accelerators", "@local_batch": "micro_batch_size",
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
@@ -79,9 +78,8 @@ def _holds(condition: str, settings: Mapping[str, str]) -> bool:
 def settled(
     column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str], counted: bool = False
 ) -> bool:
-    """Whether a setting without a value is superfluous because other settings decide its columns.
-
-    ``counted``: the number of accelerators is that of a node times the nodes, one of which has no value.
+    """Whether other settings decide the columns of one without a value; ``counted``: the file multiplies nodes and
+    their accelerators, one of which has no value.
     """
     if column.startswith("@array"):
         return not sourced or ("MODEL" in column and "model" in plan)
@@ -102,7 +100,8 @@ def plan_of(
     used = {name: value for name, value in defaults.items() if name and name not in plan}
     plan |= used
     if used:
-        notes.append(f"defaults of {wrapper}: {_words(used)}")
+        words = (f"{name.replace('_', ' ')} {value}" for name, value in used.items())
+        notes.append(f"defaults of {wrapper}: {', '.join(words)}")
     kind = kind_of_stack(stack)
     training = kind == "training"
     _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
@@ -118,10 +117,6 @@ def plan_of(
     if stack in stacks() and STACKS[stack].software != OWN_SOFTWARE[kind]:
         plan.setdefault("software", STACKS[stack].software)
     return plan
-
-
-def _words(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in columns.items())
 
 
 def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
@@ -244,8 +239,7 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
         plan.setdefault("pipeline_schedule", "interleaved")
     _recomputation(plan, settings)
     if _number(settings, "@optimizer_instances", 1.0) > 1.0 and "num_accelerators" in plan:
-        ranks = np.prod([_number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context")])
-        replicas = _number(plan, "num_accelerators") / float(ranks)
+        replicas = _number(plan, "num_accelerators") / ranks_of(plan)
         plan["zero_group_size"] = _text(replicas / _number(settings, "@optimizer_instances"))
 
 
@@ -265,12 +259,12 @@ def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
         words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
         known = [RECOMPUTED[word] for word in words if word in RECOMPUTED]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
-    number = _number(settings, "@recompute_num_layers")
-    if plan.get("recompute") == "full" and number:
+    layers = _number(settings, "@recompute_num_layers")
+    if plan.get("recompute") == "full" and layers:
         if settings.get("@recompute_method") == "block":
-            plan["recompute_layers"] = _text(number)
-        elif number > 1.0:
-            plan["recompute_group"] = _text(number)
+            plan["recompute_layers"] = _text(layers)
+        elif layers > 1.0:
+            plan["recompute_group"] = _text(layers)
 
 
 def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
@@ -293,8 +287,7 @@ def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
     if "global_batch_size" in plan and _number(plan, "global_batch_size") <= 0.0:
         plan.pop("global_batch_size")
     if "global_batch_size" not in plan and local and "num_accelerators" in plan:
-        ranks = pipeline * _number(plan, "tensor_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
-        plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks)
+        plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks_of(plan))
 
 
 def _any_engine(plan: Stated, settings: Mapping[str, str]) -> None:
@@ -430,18 +423,20 @@ def _serving_precision(
     own = stored_precision(name, plan.get("model", ""), models)
     asked = plan.get("precision", "bf16" if dtype and not own else "")
     # A stated fp8 is enough for a checkpoint of one precision; other formats have scales that their words do not tell.
-    alike = bits_of(asked) == bits_of(own) and (bits_of(own) != "fp8" or _is_mixed(name))
+    stated = variant_of_name(name)
+    is_mixed = stated is not None and bool(stated.attention or stated.others or stated.wide_layers)
+    alike = bits_of(asked) == bits_of(own) and (bits_of(own) != "fp8" or is_mixed)
     if own and (asked in ("", AUTO) or alike):
         plan["precision"] = AUTO
         notes.append(f"precision {own} of the checkpoint: {_named_format(plan, name, models)}")
     elif not asked and (method := variant_of_method(quantized)):
         plan["precision"] = method.layers
         notes.append(f"precision {method.layers}: --quantization {quantized}")
-    elif "precision" not in plan and (dtype or variant_of_name(name)):
+    elif "precision" not in plan and (dtype or stated):
         plan["precision"] = dtype or "bf16"
     elif "precision" not in plan:
-        stated = f", and {quantized} states none" if quantized else ""
-        notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{stated}")
+        also = f", and {quantized} states none" if quantized else ""
+        notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{also}")
     narrow = bool(own) if plan.get("precision") == AUTO else plan.get("precision", "bf16") not in SIXTEEN_BITS
     if dtype and narrow:
         notes.append(f"dtype {dtype} is of the activations, not of the {own or plan['precision']} weights")
@@ -449,12 +444,6 @@ def _serving_precision(
         plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
         if narrow:
             notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
-
-
-def _is_mixed(name: str) -> bool:
-    """Whether the name of a checkpoint means parts that differ."""
-    variant = variant_of_name(name)
-    return variant is not None and bool(variant.attention or variant.others or variant.wide_layers)
 
 
 def _named_format(plan: Stated, name: str, models: Table | None) -> str:
@@ -475,11 +464,7 @@ def _row_of(models: Table | None, model: str) -> int:
 
 
 def stored_precision(name: str, model: str, models: Table | None) -> str:
-    """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits.
-
-    >>> stored_precision("Qwen/Qwen2.5-72B-Instruct-AWQ", "Qwen2.5-72B", None)
-    'int4-128'
-    """
+    """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits."""
     row = _row_of(models, model)
     if models is None or row < 0:
         variant = variant_of_name(name)

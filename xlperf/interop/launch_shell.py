@@ -14,16 +14,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-MOST_VALUE = 20_000
-"""Characters of a variable at the most. [-]"""
-_DEEPEST = 20
-"""Defaults within defaults that are filled in at the most. [-]"""
-MOST_WORK = 2_000_000
-"""Characters that the variables of one script make at the most. [-]"""
-_MOST_BLOCKS = 200
-"""Conditions and loops within each other at the most. [-]"""
-_MOST_PATTERN = 200
-"""Characters of a pattern with wildcards at the most. [-]"""
+MOST_VALUE = 20_000  # characters of a variable at the most
+_DEEPEST = 20  # defaults within defaults that are filled in at the most
+MOST_WORK = 2_000_000  # characters that the variables of one script make at the most
+_MOST_BLOCKS = 200  # conditions and loops within each other at the most
+_MOST_PATTERN = 200  # characters of a pattern with wildcards at the most
 
 _ASSIGNMENT = re.compile(r"((?:export|local|readonly|declare(?:\s+-\w+)?)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -90,10 +85,7 @@ class Shell:
             raise Endless(f"its variables make more than {MOST_WORK:,} characters")
 
     def commands(self, text: str) -> Iterator[Call | str]:
-        """Each command in turn; the text of a here-document as a whole.
-
-        Raises Endless if variables grow or blocks nest beyond the size of a script.
-        """
+        """Each command in turn; a here-document as a whole. Endless if variables grow or blocks nest too far."""
         for name, value in _of_scheduler(text).items():
             self.variables.setdefault(name, value)
         taken: list[bool | None] = []  # of each condition around a statement: taken, not, or another branch was
@@ -134,15 +126,13 @@ class Shell:
         """Whether a text matches one of the patterns of a branch, separated by strokes."""
         for pattern in (one.strip("\"'") for one in patterns.split("|")):
             self._spend(len(pattern))
-            if subject == pattern or pattern == "*" or (set(pattern) & set("*?[") and self._fits(subject, pattern)):
+            if subject == pattern or pattern == "*":
                 return True
+            if set(pattern) & set("*?[") and len(pattern) <= _MOST_PATTERN:
+                self._spend(1000 + len(subject))  # patterns are compiled
+                if fnmatchcase(subject, pattern):
+                    return True
         return False
-
-    def _fits(self, subject: str, pattern: str) -> bool:
-        if len(pattern) > _MOST_PATTERN:
-            return False
-        self._spend(1000 + len(subject))  # patterns are compiled
-        return fnmatchcase(subject, pattern)
 
     def _simple(self, statement: str) -> Iterator[Call]:
         assigned = _ASSIGNMENT.fullmatch(statement)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -14,9 +13,18 @@ from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_shell import MOST_VALUE
-from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
-from xlperf.interop.launch_yaml import documents, is_yaml
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.launch_text import (
+    DEEPEST,
+    LONGEST_NAME,
+    MOST_POINTS,
+    MOST_SETTINGS,
+    Setting,
+    documents,
+    flat,
+    is_yaml,
+    loaded,
+)
+from xlperf.interop.software import STACKS
 
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")
@@ -37,27 +45,16 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     """Settings of a configuration file, none if the text is a script or a log."""
     kind, result = "", list[Setting]()
     if text.lstrip().startswith("{"):
-        kind, result = "json", _nested(text, json.loads)
+        kind, result = "json", list(flat(loaded(text), whole=True))
     elif _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
-        kind, result = "toml", _nested(text, tomllib.loads)
+        kind, result = "toml", list(flat(loaded(text, tomllib.loads), whole=True))
     if not result and _PYTHON.search(text):
         kind, result = "python", list(_python(text))
     if not result and is_yaml(text):
-        result = [one for document in documents(text) for one in flat(document, whole=True) if _stated(one)]
+        stated = (one for document in documents(text) for one in flat(document, whole=True))
+        result = [one for one in stated if one.argument and "\n" not in one.argument]
         kind = "yaml" if result else ""
     return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
-
-
-def _stated(setting: Setting) -> bool:
-    """Whether a setting has a value that is no text of several lines."""
-    return bool(setting.argument) and "\n" not in setting.argument
-
-
-def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
-    try:
-        return list(flat(loads(text), whole=True))[:MOST_SETTINGS]
-    except (ValueError, RecursionError):
-        return []
 
 
 def _python(text: str) -> Iterator[Setting]:
@@ -90,12 +87,9 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
     ]
 
 
-LONGEST_LINE = 1_000
-"""Characters of a line in which the place of a setting is looked up. [-]"""
-MOST_LINES = 5_000
-"""Lines in which the place of a setting is looked up. [-]"""
-MOST_SEARCHED = 200_000
-"""Characters that are searched for the words of a stack. [-]"""
+LONGEST_LINE = 1_000  # characters of a line in which the place of a setting is looked up
+MOST_LINES = 5_000  # lines in which the place of a setting is looked up
+MOST_SEARCHED = 200_000  # characters that are searched for the words of a stack
 _NOTHING = ("false", "none", "null", "no", "off")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _ENDING = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|perf)\w*$|_config$")
@@ -114,10 +108,7 @@ def readable() -> str:
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
-    """The first stack with evidence in a file; "" if no stack has any, ``serving`` for an engine.
-
-    Raises InputError for a known stack that is not read.
-    """
+    """The first stack with evidence in a file, "" if none, ``serving`` for an engine; InputError for one not read."""
     settings = config.settings or [one for group in groups for one in group]
     names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
     options = frozenset(plain(one.name) for one in settings if one.name.startswith("-"))
@@ -226,10 +217,7 @@ def _line_of(text: str, key: str) -> int:
 
 
 def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, name: str) -> str:
-    """Model of the catalog behind a stack's own name, "" if the table lacks it.
-
-    Raises InputError if the stack's model is known to be missing in the catalog.
-    """
+    """Model of the catalog behind a stack's own name, "" if none is known; InputError if the catalog lacks it."""
     named = " ".join(quantities[key] for key in ("@model", "@flavor") if quantities.get(key))
     sized = " ".join(quantities[key] for key in ("@family", "@size") if quantities.get(key))
     spelled = [one for one in (named, sized if quantities.get("@size") else "") if one]
@@ -282,11 +270,7 @@ class Flag(NamedTuple):
 
 @cache
 def flags(stack: str) -> tuple[Flag, ...]:
-    """Flags of a stack. Raises InputError if the folder of the stack is incomplete.
-
-    >>> flags("megatron")[0].flag
-    '--tensor-model-parallel-size'
-    """
+    """Flags of a stack; InputError if the folder of the stack is incomplete."""
     own = [row for row in stack_rows("settings") if row["stack"] == stack]
     base = "nemo" if stack == "bridge" else stack
     own += [row for row in stack_rows("flags") if row["stack"] == base]

@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows, stack_rows
-from xlperf.catalog.formats import AUTO, bits_of, variant_of_name
-from xlperf.interop.config_rules import RECOMPUTED, number
-from xlperf.interop.config_rules import text as _text
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.checkpoints import AUTO, bits_of, variant_of_name
+from xlperf.interop.config_rules import RECOMPUTED, number, ranks_of, text
+from xlperf.interop.software import STACKS
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""
-PLACEHOLDERS = 2
-"""Layers that the embedding and the output projection count as in a layout. [-]"""
+PLACEHOLDERS = 2  # layers that the embedding and the output projection count as in a layout
 _MODULES = {module: word for word, module in RECOMPUTED.items()}
 OPTIONS = "options.yaml"
 
@@ -48,26 +46,18 @@ class Shape(NamedTuple):
         return self.number(name) > 0.0
 
 
-def _number(stated: Mapping[str, str], name: str, default: float = 1.0) -> float:
-    return float(stated.get(name, default))
-
-
 def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]:
-    """Columns of a plan with the defaults that a start has to state.
-
-    Returns the same and, of training plans, sequence length, micro batch and global batch.
-    """
+    """Columns of a plan; of training also sequence length, micro batch and global batch, which a start has to state."""
     result = dict(stated)
     if kind != "training":
         return result
     longest = shape.number("max_sequence_length")
-    result.setdefault("sequence_length", _text(min(DEFAULT_LENGTH, longest if longest == longest else DEFAULT_LENGTH)))
+    result.setdefault("sequence_length", text(min(DEFAULT_LENGTH, longest if longest == longest else DEFAULT_LENGTH)))
     result.setdefault("micro_batch_size", "1")
     if "global_batch_size" not in result and "num_accelerators" in result:
-        stages = _number(result, "pipeline_parallel")
-        each = stages * _number(result, "tensor_parallel") * _number(result, "context_parallel")
-        copies = _number(result, "data_parallel", _number(result, "num_accelerators") / each)
-        result["global_batch_size"] = _text(copies * _number(result, "micro_batch_size") * MICRO_BATCHES * stages)
+        stages = number(result, "pipeline_parallel", 1.0)
+        copies = number(result, "data_parallel", number(result, "num_accelerators", 1.0) / ranks_of(result))
+        result["global_batch_size"] = text(copies * number(result, "micro_batch_size", 1.0) * MICRO_BATCHES * stages)
     return result
 
 
@@ -128,13 +118,10 @@ def layout(num_layers: int, chunks: int) -> str:
 
 
 def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Flags of a start that no column of a plan has, as they are written: rows of ``start.csv`` whose conditions hold.
-
-    Lines and conditions name columns of the plan, columns of the ``model`` and :func:`_derived` values.
-    """
+    """Flags of no column: rows of ``start.csv`` whose conditions on plan, ``model`` and derived values hold."""
     if STACKS[stack].command:
         yield f"{STACKS[stack].command} {_checkpoint(stated)}"
-    model = {f"model.{name}": str(v) if isinstance(v, str) else _text(float(v)) for name, v in shape.model.items()}
+    model = {f"model.{name}": str(v) if isinstance(v, str) else text(float(v)) for name, v in shape.model.items()}
     values = {**_BLANK, **model, **_derived(stack, stated, shape), **stated}
     for row in stack_rows("start"):
         if row["stack"] == stack and all(_holds(part, values) for part in row["when"].split(" and ") if part):
@@ -155,26 +142,24 @@ def _holds(condition: str, values: Mapping[str, str]) -> bool:
     """Whether ``COLUMN SIGN OTHER`` holds; other is a column, a number, a word or ``blank``."""
     name, sign, other = condition.split()
     left, right = values.get(name, ""), "" if other == "blank" else values.get(other, other)
-    one, two = (number({"": text}, "", math.nan) for text in (left, right))
+    one, two = (number({"": words}, "", math.nan) for words in (left, right))
     equal = left == right or one == two
     return {"=": equal, "!=": not equal, ">": one > two, "<": one < two, ">=": one >= two}[sign]
 
 
 def _derived(stack: str, stated: Mapping[str, str], shape: Shape) -> dict[str, str]:
     """Values of a start that follow from several columns; without a value that is not known."""
-
-    def of(name: str, default: float = 1.0) -> float:
-        return number(stated, name, default)
-
+    of = partial(number, stated, default=1.0)
     layers, longest = shape.number("num_layers"), shape.number("max_sequence_length")
-    length, stages, micro = of("sequence_length", DEFAULT_LENGTH), of("pipeline_parallel"), of("micro_batch_size")
-    ranks, drafts, engines = (
-        of("tensor_parallel") * stages,
-        of("draft_tokens", 0.0) // 1.0,
-        of("data_parallel_attention"),
+    length, stages, micro = (
+        number(stated, "sequence_length", DEFAULT_LENGTH),
+        of("pipeline_parallel"),
+        of("micro_batch_size"),
     )
+    ranks, engines = of("tensor_parallel") * stages, of("data_parallel_attention")
+    drafts = number(stated, "draft_tokens") // 1.0
     replicas = of("num_accelerators") / (ranks * of("context_parallel"))
-    group = of("zero_group_size", replicas) if stated.get("zero_stage") != "0" else 1.0
+    group = number(stated, "zero_group_size", replicas) if stated.get("zero_stage") != "0" else 1.0
     modules = [_MODULES.get(one, one) for one in stated.get("recompute_modules", "").split()]
     own_name, _, own_flavor = _named(stack, stated.get("model", "")).partition(" ")
     servers, per_node = _servers(stated, shape) if "num_accelerators" in stated else (math.nan, math.nan)
@@ -195,12 +180,12 @@ def _derived(stack: str, stated: Mapping[str, str], shape: Shape) -> dict[str, s
         "per_server": shape.per_server,
         "nodes": -(-ranks // shape.per_server),
         "local_engines": max(shape.per_server * engines // ranks, 1.0),
-        "tokens": of("prompt_length", 0.0) + of("output_length", 0.0),
+        "tokens": number(stated, "prompt_length") + number(stated, "output_length"),
         "drafts": drafts,
         "verified_tokens": drafts + 1.0,
         "num_modules": float(len(modules)),
     }
-    return {name: _text(value) for name, value in numbers.items() if value == value} | {
+    return {name: text(value) for name, value in numbers.items() if value == value} | {
         "layout": layout(int(layers), int(_chunks(stated))) if uneven(stated, shape) else "",
         "modules": " ".join(modules),
         "own_name": own_name or "$MODEL_NAME",
@@ -215,19 +200,19 @@ def _named(stack: str, model: str) -> str:
 
 
 def _chunks(stated: Mapping[str, str]) -> float:
-    return _number(stated, "pipeline_parallel") * _number(stated, "virtual_pipeline")
+    return number(stated, "pipeline_parallel", 1.0) * number(stated, "virtual_pipeline", 1.0)
 
 
 def uneven(stated: Mapping[str, str], shape: Shape) -> bool:
     """Whether stages of a plan need a layout: their layers are not given and do not divide over the stages."""
     given = "first_stage_layers" in stated or "last_stage_layers" in stated
-    stages = _number(stated, "pipeline_parallel")
+    stages = number(stated, "pipeline_parallel", 1.0)
     return stages > 1.0 and not given and shape.number("num_layers") % stages != 0.0
 
 
 def _servers(stated: Mapping[str, str], shape: Shape) -> tuple[int, int]:
     """Servers of a plan and accelerators of each."""
-    count = _number(stated, "num_accelerators")
+    count = number(stated, "num_accelerators", 1.0)
     each = min(shape.per_server, count) if shape.per_server == shape.per_server else count
     servers = max(math.ceil(count / each), 1)
     return servers, int(count // servers)
@@ -275,8 +260,7 @@ def _remarks(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[st
 
 def _tasks(stated: Mapping[str, str], shape: Shape) -> str:
     """How TensorRT-LLM is started on several servers: a task of Slurm for each rank; "" on one."""
-    ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
-    ranks *= _number(stated, "context_parallel")
+    ranks = ranks_of(stated)
     if not ranks > shape.per_server:
         return ""
     servers = math.ceil(ranks / shape.per_server)

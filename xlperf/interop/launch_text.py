@@ -1,27 +1,214 @@
 """Launch scripts, arguments, YAML, TOML and logs as text, read without running anything.
 
-``log_settings.csv`` has a pattern for each line of a stack's start or of a benchmark's report. A setting becomes a
-column of the plan. A fact, whose name starts with ``=``, holds for the logged run alone: it rules causes out and
-contradicts plans.
+PyYAML reads YAML: every scalar is the word that is written, ``no`` and ``1e-4`` too. Manifests of Kubernetes and files
+of Docker Compose run commands in containers; the tag of an image states a release. ``log_settings.csv`` has a pattern
+for each line of a stack's start or of a benchmark's report. A setting becomes a column of the plan. A fact, whose name
+starts with ``=``, holds for the logged run alone: it rules causes out and contradicts plans.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import islice
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from xlperf.base.resources import stack_rows
+import yaml
+
+from xlperf.base.resources import rows, stack_rows
 from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell
-from xlperf.interop.launch_yaml import documents, is_yaml
 
-_CLIENT_ONLY = "serving"
-"""Stack of the report of a benchmark that does not name its engine."""
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # without libyaml
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
+
+MOST_NODES = 50_000  # values of a text at the most, each counted as often as aliases repeat it
+_YAML_KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
+
+
+class _Scalars(_Loader):
+    """Constructs words, lists and mappings; mappings with ``<<`` are merged, and tags have no meaning."""
+
+
+_Scalars.yaml_implicit_resolvers = {"<": [("tag:yaml.org,2002:merge", re.compile("^<<$"))]}
+
+
+def _untagged(loader: Any, _: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return str(node.value)
+
+
+_Scalars.add_multi_constructor("", _untagged)
+
+
+def loaded(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
+    """Content of a text of JSON, or of another language; None for any other text, and for one that nests too deep."""
+    try:
+        return loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_yaml(text: str) -> bool:
+    """Whether most lines of a text are keys or items of YAML."""
+    if text.startswith("#!"):
+        return False
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#") and line != "---"]
+    alike = [_YAML_KEY.fullmatch(line.lstrip("- ")[:500]) is not None for line in lines]
+    items = [line.startswith("- ") or line[:1] in "]}" for line in lines]
+    either = sum(one or other for one, other in zip(alike, items, strict=True))
+    return any(alike) and either >= 0.6 * len(lines)
+
+
+def documents(text: str) -> list[Any]:
+    """Mappings, lists and words of the documents of a YAML text; none for a text that is no YAML or multiplies itself.
+
+    >>> documents("{a: &x {fp8: no}, b: {<<: *x, lr: 1e-4}}")
+    [{'a': {'fp8': 'no'}, 'b': {'fp8': 'no', 'lr': '1e-4'}}]
+    >>> documents("{{ .Values }}: [")
+    []
+    """
+    results, sizes = [], dict[int, float]()
+    try:
+        loader = _Scalars(text)
+        while loader.check_node():
+            node = loader.get_node()
+            if node is None or _size(node, sizes) > MOST_NODES:
+                return []
+            results.append(loader.construct_document(node))
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return []
+    return results
+
+
+def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
+    """Values inside a node, aliases expanded; endless for a node that contains itself."""
+    if id(node) not in sizes:
+        sizes[id(node)] = float("inf")
+        inner = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
+        sizes[id(node)] = 1.0 + sum(_size(one, sizes) for one in inner if isinstance(one, yaml.Node))
+    return sizes[id(node)]
+
+
+MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
+_HINT = re.compile(r"(?:^|[\s{,-])image\s*:")
+_GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name")
+"""Ends of the labels of a node that name its accelerator."""
+_IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
+_IMAGE_RELEASE = re.compile(r"v?\d+(?:\.\d+)+(?:[-.]?(?:post|rc)\d*)?")
+
+
+def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
+    """Script that the containers of a YAML text run, and columns that the manifest states; None without containers.
+
+    >>> containers_of('{image: vllm/vllm-openai, args: [--model, a/b, "--tensor-parallel-size=8"]}')[0]
+    'vllm serve --model a/b --tensor-parallel-size=8'
+    """
+    if not _HINT.search(text):
+        return None
+    nodes = list(_mappings(documents(text)))
+    commands = [lines for node in nodes if (lines := _command_of(node))]
+    if not commands:
+        return None
+    labels = ((str(key), value) for node in nodes for key, value in node.items() if isinstance(value, str))
+    named = next((value for key, value in labels if key.endswith(_GPU_KEYS)), "")
+    return "\n".join(commands), {"accelerator": named} if named else {}
+
+
+def _mappings(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """All mappings inside a value, outer ones first; one that aliases repeat comes once."""
+    waiting, seen = deque([value]), set[int]()
+    while waiting:
+        one = waiting.popleft()
+        if not isinstance(one, dict | list) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict):
+            yield one
+        waiting.extend(one.values() if isinstance(one, dict) else one)
+
+
+def _command_of(node: Mapping[Any, Any]) -> str:
+    """Lines of a shell for one container: its variables, then its command; "" for another mapping."""
+    image = node.get("image")
+    words = [
+        *_container_words(node.get("entrypoint")),
+        *_container_words(node.get("command")),
+        *_container_words(node.get("args")),
+    ]
+    if not isinstance(image, str) or not words:
+        return ""
+    script = next((word for word in words if "\n" in word.strip() or len(shlex_words(word)) > 1), "")
+    if words[0].rpartition("/")[2] in ("sh", "bash") and script:
+        line = script
+    else:
+        started = next((row["command"] for row in _images() if fnmatchcase(image, row["pattern"])), "")
+        entry = [] if not words[0].startswith("-") and "/" not in words[0] else shlex_words(started)
+        line = shlex.join([*entry, *words])
+    return "\n".join([*_environment(node.get("env", node.get("environment"))), line])
+
+
+def _container_words(value: Any) -> list[str]:
+    """Words of a command that is a list or a line."""
+    if isinstance(value, str):
+        return shlex_words(value) if "\n" not in value.strip() else [value]
+    return [str(one) for one in value if not isinstance(one, dict | list)] if isinstance(value, list) else []
+
+
+def shlex_words(text: str) -> list[str]:
+    """Words of a line of a shell; parted at blanks where a quote is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _environment(stated: Any) -> Iterator[str]:
+    """Assignments of a container's environment: a mapping, a list of NAME=value, or of name and value."""
+    pairs: Sequence[tuple[Any, Any]] = ()
+    if isinstance(stated, dict):
+        pairs = list(stated.items())
+    elif isinstance(stated, list):
+        listed = [one.get("name") if isinstance(one, dict) else str(one).partition("=")[0] for one in stated]
+        values = [one.get("value") if isinstance(one, dict) else str(one).partition("=")[2] for one in stated]
+        pairs = list(zip(listed, values, strict=True))
+    for name, value in pairs:
+        if isinstance(name, str) and name.isidentifier() and isinstance(value, str):
+            yield f"export {name}={shlex.quote(str(value))}"
+
+
+def engine_of_image(text: str) -> tuple[str, str]:
+    """Software and release of the first image of a serving engine in a text, "" if none is named.
+
+    >>> engine_of_image("docker run --gpus all vllm/vllm-openai:v0.10.2 --model a/b")
+    ('vllm', '0.10.2')
+    >>> engine_of_image("image: lmsysorg/sglang:latest"), engine_of_image("redis/redis:v7.2.1")
+    (('sglang', ''), ('', ''))
+    """
+    for image, tag in islice(_IMAGE.findall(text), MOST_IMAGES):
+        own = next((row["software"] for row in _images() if fnmatchcase(image, row["pattern"])), "")
+        if own:
+            release = _IMAGE_RELEASE.match(tag)
+            return own, release.group().removeprefix("v") if release else ""
+    return "", ""
+
+
+def _images() -> list[dict[str, str]]:
+    return rows("interop/launch_images.csv")
+
+
+_CLIENT_ONLY = "serving"  # stack of the report of a benchmark that does not name its engine
 _TITAN = {
     "pp": "--parallelism.pipeline_parallel_degree", "cp": "--parallelism.context_parallel_degree",
     "tp": "--parallelism.tensor_parallel_degree", "ep": "--parallelism.expert_parallel_degree",
@@ -31,8 +218,6 @@ _TITAN = {
 _RANKS = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")
 _MESH = re.compile(r"Building \d-D device mesh with \[([^\]\n]{1,200})\], \[([\d, ]{1,100})\]")
 _DEGREES = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,6}(?:, )?){1,12})")
-_CLIENT = re.compile(r"\bNamespace\(([^\n]{1,20000})")
-_CLIENT_PAIR = re.compile(r"\b([a-z][a-z_]{1,40})=('[^'\n]{0,300}'|[\w.]{1,40})")
 _COUNTED = {
     name: re.compile(rf"{words}:\s{{1,60}}(\d{{1,12}})")
     for name, words in (("requests", "Successful requests"), ("isl", "Total input tokens"),
@@ -41,22 +226,11 @@ _COUNTED = {
 
 
 class LogLines(NamedTuple):
-    """Settings of a log by the names of its stack's flags, and facts by column.
-
-    ``stack``: "" if a benchmark does not name its engine, or the text is no log.
-    """
+    """Settings by flags of the ``stack`` that wrote a log ("" for none or an unnamed engine), and facts by column."""
 
     stack: str
     settings: Mapping[str, str]
     facts: Mapping[str, str]
-
-
-@cache
-def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
-    result = stack_rows("log_settings")
-    return tuple(
-        (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in result
-    )
 
 
 def log_lines(text: str) -> LogLines:
@@ -72,13 +246,11 @@ def log_lines(text: str) -> LogLines:
     if evidence:
         reported = any(row["client_report"] and row["stack"] in (stack or _CLIENT_ONLY) for row in evidence)
         kinds = {stack, *((_CLIENT_ONLY,) if reported else ())}
-        for own, pattern, name, value in _patterns():
-            match = pattern.search(text) if kinds & own else None
-            if match is None:
-                continue
-            stated = _stated(match, value)
-            target, key = (facts, name[1:]) if name.startswith("=") else (settings, name)
+        for row in stack_rows("log_settings"):
+            match = re.search(row["pattern"], text) if kinds & {*row["stack"].split()} else None
+            stated, name = "" if match is None else _stated(match, row["value"]), row["setting"]
             if stated not in ("", "None"):
+                target, key = (facts, name[1:]) if name.startswith("=") else (settings, name)
                 target.setdefault(key, stated)
         settings |= dict(_mesh(text)) if stack == "torchtitan" else {}
         settings |= dict(_client(text)) if reported else {}
@@ -108,33 +280,20 @@ def _mesh(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _client(text: str) -> Iterator[tuple[str, str]]:
-    """Mean lengths and load of a benchmark's client."""
+    """Mean lengths of the requests of a benchmark's client."""
     counted = {name: pattern.search(text) for name, pattern in _COUNTED.items()}
     requests = counted.pop("requests")
     if requests and float(requests[1]) > 0.0:
         yield from ((name, f"{float(one[1]) / float(requests[1]):.6g}") for name, one in counted.items() if one)
-    client = _CLIENT.search(text)
-    pairs = {name: value.strip("'") for name, value in _CLIENT_PAIR.findall(client[1])} if client else {}
-    if pairs.get("max_concurrency", "None") != "None":
-        yield "max_concurrency", pairs["max_concurrency"]
-    if pairs.get("request_rate", "inf") != "inf":
-        yield "--request-rate", pairs["request_rate"]
 
 
-LONGEST_NAME = 200
-"""Characters of a setting that are looked at for its name. [-]"""
-MOST_SETTINGS = 20_000
-"""Settings of one text at the most. [-]"""
-MOST_POINTS = 300
-"""Points of a line of TOML at the most: its reader takes the square of the parts of a key. [-]"""
-_NESTED = 3
-"""Texts within texts that are read: here-documents of here-documents. [-]"""
-COMMAND = "$0"
-"""Name of the setting whose arguments are the first words of a command."""
-DEEPEST = 30
-"""Levels of nested keys at the most. [-]"""
+LONGEST_NAME = 200  # characters of a setting that are looked at for its name
+MOST_SETTINGS = 20_000  # settings of one text at the most
+MOST_POINTS = 300  # points of a line of TOML at the most: its reader takes the square of the parts of a key
+_NESTED = 3  # texts within texts that are read: here-documents of here-documents
+COMMAND = "$0"  # name of the setting whose arguments are the first words of a command
+DEEPEST = 30  # levels of nested keys at the most
 _TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
-_KEY = re.compile(r"^(\s*)((?:-\s+)*)([\"']?)([-\w.+/]+)\3\s*:(?:\s+(.*)|\s*)$")
 _OPTION = re.compile(r"--?[A-Za-z][\w.\-]*")
 _DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\-/]*")
 _INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)")
@@ -144,8 +303,7 @@ _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 _DUMPED = re.compile(
     r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
 )
-MOST_ENGINE = 20_000
-"""Characters of the arguments that an engine prints. [-]"""
+MOST_ENGINE = 20_000  # characters of the arguments that an engine prints
 _PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]++(?!\s*=))")
 _TYPED = re.compile(r"(?:torch|Backend)\.\w")
 _SCRIPT = re.compile(r"[^\s=]*\.(?:sh|bash|sbatch|slurm)")
@@ -154,15 +312,11 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
 _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
-FEWEST_DUMPED = 5
-"""Fewest arguments by which a log is recognised. [-]"""
+FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
 
 
 class Setting(NamedTuple):
-    """A name as it is written, ``--tp-size``, ``trainer.devices=`` or ``vllm serve``, and the arguments behind it.
-
-    Variables that are set for another program have names that start with ``$``.
-    """
+    """A name as it is written (``--tp-size``, ``trainer.devices=``, ``$VARIABLE``) and the arguments behind it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -186,20 +340,18 @@ class Setting(NamedTuple):
 def settings_of(
     text: str, given: Mapping[str, str] | None = None, commands: Sequence[str] = (), nested: int = 0
 ) -> list[list[Setting]]:
-    """Arguments of a text, one list for each command; YAML, TOML, JSON and logs have one.
-
-    Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
-    """
+    """Arguments of each command of a text; YAML, TOML, JSON and logs are one. Endless for an endless script."""
     logged = logged_settings(text)
     if logged:
         return [logged]
     if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
-        try:
-            return [list(islice(flat(tomllib.loads(text)), MOST_SETTINGS))]
-        except (ValueError, RecursionError):
-            pass
+        settings = list(islice(flat(loaded(text, tomllib.loads)), MOST_SETTINGS))
+        if settings:
+            return [settings]
     if is_yaml(text):
-        return [list(islice(_yaml(text, given or {}, commands, nested), MOST_SETTINGS))]
+        stated = list(islice(_yaml_settings(text, given or {}, commands, nested), MOST_SETTINGS))
+        values = {one.name: one.argument for one in stated}
+        return [[Setting(name, tuple(_referred(name, word, values) for word in words)) for name, words in stated]]
     results = []
     shell = Shell(given or {})
     for command in shell.commands(text):
@@ -212,11 +364,7 @@ def settings_of(
 
 
 def handed_to(words: Sequence[str]) -> str:
-    """The script that a command starts, "" if it starts a program.
-
-    >>> handed_to(["sbatch", "--nodes=4", "./run.sh", "8"]), handed_to(["torchrun", "pretrain_gpt.py"])
-    ('./run.sh', '')
-    """
+    """The script that a command starts, "" if it starts a program."""
     if not words or not (_SCRIPT.fullmatch(words[0]) or words[0].rpartition("/")[2] in _STARTERS):
         return ""
     return next((word for word in words[:LONGEST_NAME] if _SCRIPT.fullmatch(word)), "")
@@ -267,11 +415,8 @@ def logged_settings(text: str) -> list[Setting]:
     if logged.stack and logged.settings:
         return lined_settings(logged)
     if text.lstrip().startswith("{"):
-        try:
-            listed = islice(flat(json.loads(text)), MOST_SETTINGS)
-            return [one for one in listed if not one.name.endswith("s:") or one.argument]
-        except (ValueError, RecursionError):
-            return []
+        listed = islice(flat(loaded(text)), MOST_SETTINGS)
+        return [one for one in listed if not one.name.endswith("s:") or one.argument]
     return []
 
 
@@ -289,7 +434,7 @@ def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> 
         else:
             outside.append(word)
     words = outside
-    if len(words) == 2 and _KEY.match(" ".join(words)):  # a key of YAML among the lines of a script
+    if len(words) == 2 and _YAML_KEY.fullmatch(" ".join(words)):  # a key of YAML among the lines of a script
         yield Setting(words[0], (words[1],))
         return
     joined = [" ".join(words[place : place + 2]) for place in range(len(words))]
@@ -324,10 +469,7 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     """A setting, and the settings inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
-        try:
-            yield from flat(json.loads(arguments[0]), name)
-        except (ValueError, RecursionError):
-            return
+        yield from flat(loaded(arguments[0]), name)
 
 
 def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
@@ -340,19 +482,11 @@ def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> 
         listed = tuple(str(one)[:MOST_VALUE] for one in value if not isinstance(one, dict | list))
         if listed or not value or not whole:
             yield Setting(f"{name}:", listed)
-        for one in value if whole else ():
+        for one in value if whole and depth < DEEPEST else ():
             if isinstance(one, dict | list):
                 yield from flat(one, name, depth + 1, whole)
     elif value is not None:
         yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
-
-
-def _yaml(text: str, given: Mapping[str, str], commands: Sequence[str], nested: int) -> Iterator[Setting]:
-    """Keys of nested mappings by their path; items of lists are words of a command."""
-    stated = list(islice(_yaml_settings(text, given, commands, nested), MOST_SETTINGS))
-    values = {one.name: one.argument for one in stated}
-    for setting in stated:
-        yield Setting(setting.name, tuple(_referred(setting.name, word, values) for word in setting.arguments))
 
 
 def _referred(name: str, value: str, values: Mapping[str, str]) -> str:

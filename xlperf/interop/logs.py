@@ -1,15 +1,21 @@
-"""Logs of runs, benchmark results and traces: step times, kernel times by class, and the plan that a log states."""
+"""Logs of runs, benchmark results and traces: step times, kernel times by class, and the plan that a log states.
+
+Traces of requests say which tokens come again, and after how long. A JSON line or a row of CSV is a request. With
+``hash_ids`` (Mooncake: timestamps in ms, an identifier for each block of 512 tokens) blocks come again; with a session
+its tokens so far do.
+"""
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,21 +23,18 @@ from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_rows
 from xlperf.base.units import UNITS
+from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch import MOST_TEXT, told_by
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
-from xlperf.interop.launch_text import log_lines, logged_settings
+from xlperf.interop.launch_text import loaded, log_lines, logged_settings
 
-CHUNK = 1 << 20
-"""Bytes that are read at a time. [B]"""
-LONGEST_LINE = 1 << 16
-"""Bytes of a line beyond which it is not looked at whole. [B]"""
-MOST_VALUES = 2_000_000
-"""Most values of one kind in memory. [-]"""
-WARM_UP, MOST_WARM_UP = 0.1, 20
-"""Share of the iterations at the start that is left out, and the most of them. [-]"""
+CHUNK = 1 << 20  # bytes that are read at a time. [B]
+LONGEST_LINE = 1 << 16  # bytes of a line beyond which it is not looked at whole. [B]
+MOST_VALUES = 2_000_000  # most values of one kind in memory
+WARM_UP, MOST_WARM_UP = 0.1, 20  # share of the iterations at the start that is left out, and the most of them
 
 
 _NUMBER = (
@@ -79,24 +82,20 @@ class LogValue(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Numbers of one log.
-
-    ``results``: measured results. ``settings``: plan columns, FLOP rates and step times beside them, to compare with
-    the plan.
-    """
+    """Measured results of a log; and plan columns, FLOP rates and step times, to compare with the plan."""
 
     results: list[LogValue]
     settings: list[LogValue]
 
 
 def read_log(path: str | Path) -> Log:
-    """Measured values of a log: medians over steps after the warm-up, with their spread.
+    """Measured values of a log: medians over steps after the warm-up; lines of several ranks for one step count once.
 
-    Lines of several ranks for one step count once. A log that starts in the middle of a run has no warm-up.
-
-    Raises InputError if the log has no known result.
+    A log that starts in the middle of a run has no warm-up. InputError if the log has no known result.
     """
-    patterns = [(row, _compiled(row["pattern"])) for row in stack_rows("log_patterns")]
+    patterns = [
+        (row, re.compile(row["pattern"].replace("{number}", _NUMBER).encode())) for row in stack_rows("log_patterns")
+    ]
     values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
     last_step = -1.0
     for block in blocks(Path(path)):
@@ -119,11 +118,6 @@ def read_log(path: str | Path) -> Log:
         known = ", ".join(dict.fromkeys(names))
         raise InputError(Fault(Path(path).name, f"has no step time, throughput or latency of {known}"))
     return Log(list(results.values()), list(settings.values()))
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[bytes]:
-    return re.compile(pattern.replace("{number}", _NUMBER).encode())
 
 
 def _value(row: dict[str, str], values: np.ndarray, steps: np.ndarray) -> LogValue:
@@ -182,10 +176,8 @@ def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[tu
 
 
 COMMUNICATION = "communication"
-MOST_KERNELS = 5_000_000
-"""Kernels of a trace at the most. [-]"""
-MOST_SUMMARY = 1 << 20
-"""Bytes of a summary by class at the most. [B]"""
+MOST_KERNELS = 5_000_000  # kernels of a trace at the most
+MOST_SUMMARY = 1 << 20  # bytes of a summary by class at the most. [B]
 _TEXT = rb'"((?:[^"\\]|\\.){1,4000}+)"'
 _TIMES = rb'(?>[^{}]{0,400}?"ts":\s*)([\d.]{1,30}+)(?>[^{}]{0,200}?"dur":\s*)([\d.]{1,30}+)'
 _KERNEL = rb'"cat":\s*"(?:kernel|Kernel|gpu_memcpy|gpu_memset)"'
@@ -217,19 +209,12 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 @cache
 def class_of(kernel: str) -> str:
-    """Class of a kernel by its name.
-
-    >>> class_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), class_of("nvjet_tst_128x256_64x4_2x1_v_bz_TNT")
-    ('communication', 'matrix')
-    """
+    """Class of a kernel by its name: ``communication``, ``matrix``."""
     return next(name for name, pattern in _patterns() if pattern.search(kernel))
 
 
 def read_profile(path: str | Path, steps: int | None = None) -> Profile:
-    """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
-
-    Raises InputError without kernels, or without a number of steps.
-    """
+    """Kernel times by class of a Chrome or Kineto trace, or of a summary (CSV or JSON: class and ms a step)."""
     source = Path(path)
     classes = {name: code for code, (name, _) in enumerate(_patterns())}
     codes, starts, lengths, seen = array("b"), array("d"), array("d"), set()
@@ -273,10 +258,10 @@ def _summary(source: Path, steps: int) -> Profile:
     """A summary by class: ``class,time (ms)`` lines, or a JSON object of class and milliseconds."""
     text = source.read_bytes()[:MOST_SUMMARY].decode(errors="replace")
     result: dict[str, float] = {}
-    try:
-        stated = json.loads(text)
-        pairs = list(stated.items()) if isinstance(stated, dict) else []
-    except (ValueError, RecursionError):
+    stated = loaded(text)
+    if isinstance(stated, dict):
+        pairs = list(stated.items())
+    else:
         pairs = [(line[0], line[1]) for line in csv.reader(text.splitlines()[:1000]) if len(line) > 1]
     names = {name for name, _ in _patterns()} | {"exposed"}
     for name, value in pairs:
@@ -296,17 +281,12 @@ def _summary(source: Path, steps: int) -> Profile:
 
 _SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
 """Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
-_ASSUMED = ("software", "num_accelerators", "mode")
-"""Columns that follow from settings missing in a log."""
+_ASSUMED = ("software", "num_accelerators", "mode")  # columns that follow from settings missing in a log
 
 
 class Logged(NamedTuple):
-    """Plan columns of a logged run.
-
-    - ``stack``: writer of the log, "" if none is recognised.
-    - ``columns``: values as in a sheet.
-    - ``defaults``: columns at the value of a blank cell, by default or by setting.
-    - ``quantities``: of the stack and of the model, for :func:`xlperf.interop.launch_rules.plan_of`.
+    """Plan columns of a logged run: its stack ("" if unknown), values as in a sheet, columns at the value of a blank
+    cell, and quantities for :func:`xlperf.interop.launch_rules.plan_of`.
     """
 
     stack: str
@@ -344,3 +324,162 @@ def logged_plan(text: str) -> Logged:
     known_columns = table_schema(flags(stack)[0].kind).by_name
     possible = {flag.column for flag in flags(stack)} & _SWITCHED if whole else stated & known_columns.keys()
     return Logged(stack, columns, frozenset(possible - columns.keys()), told)
+
+
+BLOCK = 512.0  # tokens of a block of a Mooncake trace
+MOST_BYTES, MOST_REQUESTS = 256 << 20, 500_000
+_NAMES = {
+    "time": ("timestamp", "time", "time (s)", "timestamp (ms)", "timestamp_ms"),
+    "prompt": ("input_length", "input_tokens", "prompt_tokens", "prompt tokens"),
+    "output": ("output_length", "output_tokens", "completion_tokens", "output tokens"),
+    "session": ("session", "session_id", "conversation_id", "chat_id"),
+}
+"""Names of the fields of a request in the traces that are published."""
+_COMMON, _MOST_TURNS = 0.05, 64.0
+"""A block of more than this share of the requests, and of more requests than a session has turns, is common. [-]"""
+_MILLISECONDS = ("timestamp", "timestamp (ms)", "timestamp_ms")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a trace says of a mean request.
+
+    ``own``, ``new``, ``generated``: tokens that come again, that are new and that are generated. ``first``: prompt of a
+    request that continues no session. ``intervals``: sorted times after which tokens come again, ``reused`` the
+    tokens up to each of them; ``gaps``: sorted times from a use of tokens to their next one, infinite after the last,
+    ``held`` their tokens. Sizes are per request.
+    """
+
+    requests: int
+    sessions: int
+    own: float
+    new: float
+    first: float
+    generated: float
+    intervals: Array
+    reused: Array
+    gaps: Array
+    held: Array
+
+
+@dataclass(frozen=True)
+class _Request:
+    time: float
+    prompt: float
+    output: float
+    session: str
+    blocks: tuple[Any, ...]
+
+
+def read_trace(path: str) -> Trace:
+    """Read a trace; InputError names the line of a fault: a hole, a number that is none, time that runs backwards."""
+    requests = list(_requests(Path(path)))
+    if not requests:
+        raise InputError(Fault(path, "holds no request"))
+    uses: list[tuple[float, float]] = []  # time since the last use and tokens
+    gaps: list[tuple[float, float]] = []
+    seen: dict[Any, tuple[float, float]] = {}  # time of the last use and tokens
+    own = new = first = generated = 0.0
+    begun = 0
+    common = _common(requests)
+    for request in requests:
+        again, continued = 0.0, False
+        for key, tokens, kept in _pieces(request, seen):
+            if key in seen:
+                interval = request.time - seen[key][0]
+                gaps.append((interval, seen[key][1]))
+                uses.append((interval, tokens))
+                again += tokens
+                continued |= key not in common
+            seen[key] = request.time, kept
+        own, new, generated = own + again, new + request.prompt - again, generated + request.output
+        if not continued:
+            begun, first = begun + 1, first + request.prompt
+    gaps += [(np.inf, kept) for _, kept in seen.values()]
+    count = float(len(requests))
+    intervals, reused = _sorted(uses, count)
+    lasting, held = _sorted(gaps, count)
+    return Trace(len(requests), begun, own / count, new / count, first / max(begun, 1), generated / count, intervals,
+                 np.cumsum(reused), lasting, held)  # fmt: skip
+
+
+def _common(requests: list[_Request]) -> set[Any]:
+    """Blocks of so many requests that they are no session's own."""
+    uses = Counter(key for request in requests for key in request.blocks)
+    return {key for key, count in uses.items() if count > max(_COMMON * len(requests), _MOST_TURNS)}
+
+
+def _sorted(pairs: list[tuple[float, float]], count: float) -> tuple[Array, Array]:
+    """Times in order and their tokens per request."""
+    times, tokens = np.array(sorted(pairs), dtype=np.float64).reshape(-1, 2).T
+    return times, tokens / count
+
+
+def _pieces(request: _Request, seen: Mapping[Any, tuple[float, float]]) -> Iterator[tuple[Any, float, float]]:
+    """Parts of a prompt that come again together: key, tokens that the prompt has of it, tokens kept after it."""
+    if not request.blocks:
+        before = seen.get(request.session, (0.0, 0.0))[1]
+        yield request.session, min(before, request.prompt), request.prompt + request.output
+        return
+    for number, key in enumerate(request.blocks):
+        tokens = min(BLOCK, request.prompt - number * BLOCK)
+        yield key, tokens, tokens
+
+
+def _requests(path: Path) -> Iterator[_Request]:
+    lines = read_text(path, "a trace", MOST_BYTES).splitlines()
+    if len(lines) > MOST_REQUESTS:
+        raise InputError(Fault(str(path), f"has {len(lines):,} lines; a trace of {MOST_REQUESTS:,} at most is read"))
+    last = -np.inf
+    for number, row in _rows(path, lines):
+        place = f"{path} [line {number}]"
+        request = _request(row, place)
+        if request.time < last:
+            problem = f"time {request.time:g} s is before {last:g} s of the request above; sort the requests by time"
+            raise InputError(Fault(place, problem))
+        last = request.time
+        yield request
+
+
+def _rows(path: Path, lines: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Fields of each request, with the number of its line."""
+    if not (lines and lines[0].lstrip().startswith("{")):
+        for number, cells in enumerate(csv.DictReader(lines), start=2):
+            yield number, {str(name).strip().casefold(): value for name, value in cells.items()}
+        return
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            row = loaded(line)
+            if not isinstance(row, dict):
+                raise InputError(Fault(f"{path} [line {number}]", "is no JSON object; write a request in each line"))
+            yield number, row
+
+
+def _request(row: Mapping[str, Any], place: str) -> _Request:
+    times = next((name for name in _NAMES["time"] if name in row), "")
+    time, prompt, output = (_amount(row, field, place) for field in ("time", "prompt", "output"))
+    time /= 1000.0 if times in _MILLISECONDS else 1.0
+    blocks = row.get("hash_ids") or ()
+    session = next((str(row[name]) for name in _NAMES["session"] if row.get(name) not in (None, "")), "")
+    if not blocks and not session:
+        raise InputError(Fault(place, "names neither a session nor hash_ids; without one nothing comes again"))
+    if blocks and len(blocks) != -(-prompt // BLOCK):
+        problem = (
+            f"hash_ids has {len(blocks)} blocks, {prompt:,.0f} tokens take {-(-prompt // BLOCK):,.0f} of {BLOCK:.0f}"
+        )
+        raise InputError(Fault(place, problem))
+    return _Request(time, prompt, output, session, tuple(blocks))
+
+
+def _amount(row: Mapping[str, Any], field: str, place: str) -> float:
+    names = _NAMES[field]
+    stated = next((row[name] for name in names if row.get(name) not in (None, "")), None)
+    if stated is None:
+        raise InputError(Fault(place, f"has no {field}: give {names[0]} or {names[1]}"))
+    try:
+        value = float(stated)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0.0 <= value < np.inf:
+        raise InputError(Fault(place, f"{field} must be a number of at least 0, got {stated!r}"))
+    return value

@@ -3,24 +3,33 @@
 Power and energy per token are compared twice. At the measured rate the work of a token is as predicted, done in the
 time that was measured: the residual is the error of the watts alone. At the predicted rate the error of the rate is
 included.
+
+Efficiencies are measured rates over physical limits, the quantiles that a quote is compared with: ``python -m
+xlperf.measurements.comparison`` writes ``explore/published_efficiencies.csv`` anew from the published rows.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+import xlperf.explore
 from xlperf.base.arrays import Array
+from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.inference import power_at_rates
+from xlperf.explore.quote import output_limits
 from xlperf.measurements.inference import inference_plans
-from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns
+from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns, read_published
+from xlperf.measurements.training import training_plans
 
 STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
@@ -90,9 +99,8 @@ def relative_error(metric: str, predicted: float, measured: float) -> float:
 
 
 def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
-    """Metrics of a row that are compared, in the order of rank: (column, quantity, primary). Training: the first of
-    time, tokens, TFLOP/s and MFU, and memory; inference: all, with latency, else TPOT, else tokens/s as the time per
-    token.
+    """Compared metrics of a row by rank: (column, quantity, primary). Training: the first of time, tokens, TFLOP/s and
+    MFU, and memory; inference: all, the first of latency, TPOT and tokens/s as the time per token.
     """
     given = {name for name, values in published.number.items() if not math.isnan(values[row])}
     results = []
@@ -174,11 +182,12 @@ class _Predictions:
         if metric not in _RESULTS:
             return (*_NOTHING, f"{metric} is not predicted")
         if metric.startswith("tokens") and published.kind == "inference":
-            sense = published.text["tokens_per_s_kind"][row]
+            sense, batch = published.text["tokens_per_s_kind"][row], self._plans.plans.number("batch_size")
             if sense.casefold() == "input" and metric == "tokens_per_s_per_gpu":
-                return self._banded(self._prompt_rate(plan), "ttft", plan)
+                prompts = batch * self._plans.plans.number("prompt_length")
+                return self._pass_rate(prompts, "prefill_time", "ttft", plan)
             if published.text["mode"][row].casefold() == "decode" and metric == "tokens_per_s_per_gpu":
-                return self._banded(self._decoding_rate(plan), "tpot", plan)
+                return self._pass_rate(batch, "tpot", "tpot", plan)
             if sense.casefold() not in ("output", "output total"):
                 return (*_NOTHING, f'tokens/s counts "{sense}"')
         if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
@@ -203,27 +212,16 @@ class _Predictions:
         low, middle, high = (self._value(f"{column}{end}", plan) for end in ("_low", "", "_high"))
         return low / middle, high / middle
 
-    def _banded(self, rate: float, column: str, plan: int) -> tuple[float, float, float, str]:
-        """A rate and the ends of its band, from the inverse of a time."""
-        high, low = (rate / end for end in self._ends(column, plan))
+    def _pass_rate(self, tokens: Array, time: str, band: str, plan: int) -> tuple[float, float, float, str]:
+        """Tokens per second of one accelerator whose passes of so many tokens take a time, and ends of the band."""
+        count = self._plans.plans.number("num_accelerators")[plan]
+        rate = float(tokens[plan] / (self._value(time, plan) * count))
+        high, low = (rate / end for end in self._ends(band, plan))
         return rate, low, high, ""
 
-    def _prompt_rate(self, plan: int) -> float:
-        """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""
-        table = self._plans.plans
-        tokens = table.number("batch_size")[plan] * table.number("prompt_length")[plan]
-        return float(tokens / (self._value("prefill_time", plan) * table.number("num_accelerators")[plan]))
-
-    def _decoding_rate(self, plan: int) -> float:
-        """Tokens that one accelerator puts out per second while it decodes. [token/s]"""
-        table = self._plans.plans
-        batch, count = table.number("batch_size")[plan], table.number("num_accelerators")[plan]
-        return float(batch / (self._value("tpot", plan) * count))
-
     def _memory(self, plan: int, words: str) -> float:
-        """Memory in the unit and sense of ``mem_kind``.
-
-        Reserved memory is the allocator's share without the driver's; ratios compare saved activations of the layers.
+        """Memory in the unit and sense of ``mem_kind``: reserved is without the driver's share, ratios are of saved
+        activations.
         """
         words = words.casefold()
         if words.startswith("percent"):
@@ -280,13 +278,12 @@ _UNSTATED = {
     "tp not stated": "its mapping is not stated",
 }
 """Words in the notes of a row that say why no plan can be made of it."""
-_WEIGHTS_IN_FOUR_BITS = "mxfp4"
-"""vLLM's kernels of 2025 for such weights take 16-bit activations, on Blackwell too."""
+_WEIGHTS_IN_FOUR_BITS = "mxfp4"  # vLLM's kernels of 2025 for such weights take 16-bit activations, on Blackwell too
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
-    """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one. A missing
-    output length follows from the energies of a request and a token.
+    """Rows of measured power as inference rows, and why a row is no plan, "" if it is; a missing output length follows
+    from the energies of a request and a token.
     """
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}
@@ -349,3 +346,59 @@ def _record(plans: PublishedPlans, row: int, quantity: str, column: str, value: 
     text, group = plans.published.text, _GROUPS[int(plans.published.number["fitted"][row] == 1.0)]
     values = measured, value, abs(value / measured - 1.0), words, POWER, quantity, True
     return Record(text["row_id"][row], text["source_id"][row], group, text["gpu"][row], metric, *values)
+
+
+FILE = Path(xlperf.explore.__file__).with_name("published_efficiencies.csv")
+_QUANTILES = 101
+
+
+def published_efficiencies(catalog: Catalog) -> Mapping[str, Array]:
+    """Measured over limit of published rows, sorted: MFU of training, rate of serving and of a single request."""
+    training, inference = read_published(workbook("validation.xlsx"))
+    runs, served = training_plans(training, catalog), inference_plans(inference, catalog)
+    results, rates = predicted(runs), predicted(served)
+    in_flight = np.asarray(rates.number("tokens_per_second") * rates.number("tpot"))  # by Little's law
+    limits, _ = output_limits(served.plans, in_flight, served.catalog)
+    shares = rates.number("tokens_per_second") / limits
+    alone = served.plans.filled("batch_size") == 1.0
+    measured = _measured(served, rates, shares)
+    return {
+        "training": _known(_measured(runs, results, results.number("mfu"))),
+        "serving": _known(measured[~alone]),
+        "user": _known(measured[alone]),
+    }
+
+
+def _known(values: Array) -> Array:
+    return np.sort(values[np.isfinite(values) & (values > 0.0)])
+
+
+def _measured(plans: PublishedPlans, results: Table, shares: Array) -> Array:
+    """Shares of plans at the measured rate: predicted ones times measured over predicted rate."""
+    first: dict[str, Record] = {}
+    for record in compare(plans, results):
+        if record.primary and record.metric not in ("peak_mem_gb", "ttft_ms") and record.covered:
+            first.setdefault(record.row_id, record)
+    names = plans.published.text["row_id"]
+    factors = np.full(len(names), np.nan)
+    for row, name in enumerate(names):
+        of_row = first.get(str(name))
+        if of_row is not None:
+            ratio = of_row.measured / of_row.predicted
+            factors[row] = ratio if of_row.metric in RATES else 1.0 / ratio
+    return np.asarray(shares * factors[plans.index])
+
+
+def quantiles(efficiencies: Mapping[str, Array]) -> list[list[str]]:
+    """Rows of the file: the share of the runs below, and the efficiency of each kind."""
+    shares = np.linspace(0.0, 1.0, _QUANTILES)
+    columns = {kind: np.quantile(values, shares) for kind, values in efficiencies.items()}
+    rows = [["share_below", *columns], ["number", *(str(len(values)) for values in efficiencies.values())]]
+    return rows + [
+        [f"{share:.2f}", *(f"{values[row]:.4f}" for values in columns.values())] for row, share in enumerate(shares)
+    ]
+
+
+if __name__ == "__main__":
+    with FILE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(quantiles(published_efficiencies(load_catalog())))

@@ -5,41 +5,41 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
+from xlperf.equations.plan.records import PRECISIONS
+from xlperf.interop.software import calibrated_release, release_of
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.rules import Refusal, engine_of, release_in, stated_settings, without_infeasible
-from xlperf.measurements.training import precision_choice, published_plans
+from xlperf.measurements.training import Refusal, precision_choice, published_plans, stated_settings
 
-_OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
-"""Settings that a static batch does not have."""
-_LENGTHS = {"prompt_length": "isl", "output_length": "osl"}
-"""Printed columns that settings may state instead."""
+_OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")  # settings that a static batch does not have
+_LENGTHS = {"prompt_length": "isl", "output_length": "osl"}  # printed columns that settings may state instead
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
 _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered in a run of "maximum throughput" without a stated number: the cache limits the running batch."""
-_WEIGHTS_ONLY = "weights"
-"""Word of a printed precision that only weights are stored in."""
+_WEIGHTS_ONLY = "weights"  # word of a printed precision that only weights are stored in
 _FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
-_HEADS_OF_XQA = (128.0, 256.0)
-"""Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
+_HEADS_OF_XQA = (128.0, 256.0)  # its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9
 _RUN = 10.0
 """Requests of a benchmark run over those in flight if a row does not state them: --num-prompts of the clients of
 InferenceX and of AMD's recipes. [-]"""
 _OF_WINDOWS = ("nim",)
 """Engines whose published runs are measured in windows of a steady state (genai-perf --measurement-interval)."""
-_DOUBTFUL = "doubtful"
-"""First words of the quality note of a row whose own figures contradict each other."""
+_DOUBTFUL = "doubtful"  # first words of the quality note of a row whose own figures contradict each other
 _INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published inference rows into plans, with the reasons why the others are none. Serving rows are batched
-    continuously at their concurrency, but a single request without a stated limit is a static batch; a precision that
-    is not stated is the one in the model's name, else 16 bits.
+    """Published inference rows as plans, with reasons why others are none. One request without a stated limit
+    is a static batch; an unstated precision is the one in the model's name, else 16 bits.
     """
     models = ModelNames(catalog)
     chips = catalog.tables["accelerators"]
@@ -83,7 +83,10 @@ def _plan(
     engine = engine_of(text["framework"])
     if not engine:
         raise Refusal("the serving engine is not stated")
-    if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
+    head_size = models.number(model, "head_size")
+    if math.isnan(head_size):
+        head_size = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
+    if _FIRST_XQA.match(text["framework"].casefold()) and head_size not in _HEADS_OF_XQA:
         engine = "tensorrt-llm-0"
         said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
     _workers(text, number, models.number(model, "num_experts") > 0.0, said)
@@ -117,22 +120,11 @@ def _plan(
     plan.update(stated)
     _narrow_weights(plan, said, narrow, models.text(model, "expert_precision"))
     plan.update(stated)
-    if "run_requests" not in plan and text["group"] != "production":
-        _whole_run(plan, number["concurrency"], said)
-    return plan, said
-
-
-def _whole_run(plan: dict[str, object], requests: float, said: list[str]) -> None:
-    """Requests of a run with stated requests in flight: the burst that begins it is a part of its means."""
-    if plan["mode"] != "static" and requests > 1.0 and plan["software"] not in _OF_WINDOWS:
-        plan["run_requests"] = _RUN * requests
+    in_windows = plan["mode"] == "static" or plan["software"] in _OF_WINDOWS
+    if "run_requests" not in plan and text["group"] != "production" and number["concurrency"] > 1.0 and not in_windows:
+        plan["run_requests"] = _RUN * number["concurrency"]  # the burst that begins a run is a part of its means
         said.append(f"requests of the run not stated: {_RUN:g} times those in flight")
-
-
-def _head_size(models: ModelNames, model: str) -> float:
-    stated = models.number(model, "head_size")
-    split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
-    return split if math.isnan(stated) else stated
+    return plan, said
 
 
 def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
@@ -155,8 +147,7 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
 
 def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
     """Attention replicas or engine copies of a row that prints the requests in flight and the batch of one copy: their
-    ratio, or copies = requests / (batch x replicas). A mixture of experts on as many ranks as batches has its replicas
-    in the ranks of one engine.
+    ratio. A mixture of experts on as many ranks has its replicas in the ranks of one engine.
     """
     if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
         return
@@ -172,10 +163,8 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
 
 
 def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
-    """Correct degrees of the ranks that share a stage.
-
-    Some rows count the ranks of one copy of the attention layers, some multiplied tp and ep: no more ranks share a
-    stage than there are accelerators.
+    """Correct degrees of the ranks that share a stage, no more than accelerators: some rows count ranks of one copy of
+    the attention layers, some multiplied tp and ep.
     """
     if "disagg" in text["mode"].casefold():
         return
@@ -194,10 +183,8 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
 
 
 def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str], experts: str) -> None:
-    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product.
-
-    ``experts``: precision of routed experts in the published checkpoint. MXFP4 is served as it is whatever the
-    precision around it.
+    """FP4 on accelerators without FP4 units: 4-bit weights are widened before the product. Routed ``experts``
+    in published MXFP4 are served so whatever the precision around them.
     """
     stored = str(plan["precision"])
     published = experts == "mxfp4" and stored.startswith(("fp8", "bf16"))
@@ -286,9 +273,7 @@ def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list
 
 
 def _pools(plan: dict[str, object], notes: str) -> float:
-    """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode; Refusal without
-    these.
-    """
+    """Degrees of both pools from the notes of a disaggregated row, and the workers that decode."""
     pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
     for result in _POOLS.finditer(notes):
         pools[result["pool"]][result["name"]] = float(result["value"])
@@ -308,3 +293,107 @@ def _pools(plan: dict[str, object], notes: str) -> float:
     plan["prefill_accelerators"] = sizes["prefill"]
     plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]
     return pools["decode"]["num_workers"]
+
+
+_ENGINES = {name: name for name in "nim nemo tensorrt-llm vllm sglang turbomind jax deepseek".split()}
+_ENGINES["trtllm"] = "tensorrt-llm"
+_OF_AMD = "amd's build"
+_RELEASE = re.compile(r"(?!vllm-|sglang-)[\w-]+ v?(\d+\.\d+[\w.]*)")
+"""Release behind the name of an engine, not behind what runs it; a port to another machine has releases of its own."""
+
+
+def engine_of(framework: str) -> str:
+    """Serving engine, without its version, as the calibration calls it.
+
+    >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
+    ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
+    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
+    ('tensorrt-llm', 'sglang-0.4', 'sglang')
+    """
+    words = framework.casefold()
+    for start, engine in _ENGINES.items():
+        if words.startswith(start):
+            return calibrated_release(engine, release_in(framework))
+    return words.split()[0] if words else ""
+
+
+def release_in(framework: str) -> str:
+    """Release behind the printed name of an engine; "" for none, and for builds by AMD with later kernels.
+
+    >>> release_in("SGLang v0.5.9 (ROCm)"), release_in("trtllm 1.0.0rc3"), release_in("vLLM (June 2026)")
+    ('0.5.9', '1.0.0rc3', '')
+    """
+    match = None if _OF_AMD in framework.casefold() else _RELEASE.match(framework.casefold())
+    try:
+        release_of(match[1] if match else "")
+    except ValueError:
+        return ""
+    return match[1] if match else ""
+
+
+BEYOND_PEAK = (
+    "its own figures need {} times the peak of its accelerators for the prompts alone: "
+    "replicas or hits in a cache are not stated"
+)
+
+
+def prefill_utilization(plans: PublishedPlans) -> Array:
+    r"""Prefill FLOP/s that a loaded deployment needs by its own figures, over the peak of its accelerators.
+
+    .. math:: u = \frac{c}{t_{first} + (o - 1) t_{token}} \cdot \frac{2 P i}{n F}
+
+    with c requests in flight, prompts of i and outputs of o tokens, P active parameters and n accelerators of peak F;
+    attention adds to it (J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+    doi:10.1287/opre.9.3.383). A batch that starts at once prefills all prompts before the last output, o - 1 steps that
+    each read all weights W from a memory of bandwidth B:
+
+    .. math:: u = \frac{b}{t - (o - 1) W / (n B)} \cdot \frac{2 P i + 2 i^2 h l}{n F}
+
+    with the attention of l layers of width h. NaN if a figure is not stated.
+    """
+    table, catalog, number = plans.plans, plans.catalog, plans.published.number
+    models = catalog.rows("models", table.text("model"), table, "model")
+    accelerators = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
+    size = catalog.tables["models"]
+    active = size.number("stated_active_parameters")[models]
+    parameters = np.where(np.isnan(active), size.number("stated_parameters")[models], active)
+    peak = np.full(len(table), np.nan)
+    for name in set(table.filled("precision").tolist()):
+        column = f"peak_flop_rate_{PRECISIONS[str(name)].peak}" if str(name) in PRECISIONS else ""
+        if column in catalog.tables["accelerators"].columns:
+            chosen = table.filled("precision") == name
+            peak[chosen] = catalog.tables["accelerators"].number(column)[accelerators][chosen]
+    stated = {name: number[name][plans.index] for name in ("concurrency", "isl", "osl", "ttft_ms", "tpot_ms")}
+    duration = (stated["ttft_ms"] + (stated["osl"] - 1.0) * stated["tpot_ms"]) * factor("ms")
+    rate = stated["concurrency"] / duration
+    loaded = 2.0 * parameters * stated["isl"] * rate / (peak * table.number("num_accelerators"))
+    return np.where(np.isnan(loaded), _batch_utilization(plans, models, accelerators, parameters, peak), loaded)
+
+
+def _batch_utilization(
+    plans: PublishedPlans, models: np.ndarray, accelerators: np.ndarray, parameters: Array, peak: Array
+) -> Array:
+    """Utilisation of static batches with a stated latency, NaN if decoding alone takes longer."""
+    table, catalog, number = plans.plans, plans.catalog, plans.published.number
+    size = catalog.tables["models"]
+    prompt, output, latency = (number[name][plans.index] for name in ("isl", "osl", "latency_s"))
+    wide = size.number("hidden_size")[models] * size.number("num_layers")[models]
+    flop = table.number("batch_size") * prompt * (2.0 * parameters + 2.0 * prompt * wide)
+    stored = np.array([PRECISIONS[str(name)].served_size for name in table.filled("precision").tolist()])
+    ranks = table.number("num_accelerators")
+    read = parameters * stored / (ranks * catalog.tables["accelerators"].number("memory_bandwidth")[accelerators])
+    left = np.where(table.filled("mode") == "static", latency - (output - 1.0) * read, np.nan)
+    return np.asarray(flop / (peak * ranks) / np.where(left > 0.0, left, np.nan))
+
+
+def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
+    """Plans of inference rows whose own figures are feasible; the rows of the others get the reason."""
+    share = prefill_utilization(plans)
+    kept = np.flatnonzero(~(share > 1.0))
+    reasons = np.array(plans.reasons, dtype=object)
+    for plan in np.flatnonzero(share > 1.0).tolist():
+        reasons[plans.index[plan]] = BEYOND_PEAK.format(f"{share[plan]:.1f}")
+    index, reference = plans.index[kept], plans.reference[kept]
+    return replace(plans, plans=plans.plans.take(kept), index=index, reference=reference, reasons=reasons)

@@ -50,6 +50,7 @@ _TIMES: dict[str, Callable[..., Array]] = {
     "vector": vector_time,
 }
 """Times of kernels by family; others are collectives."""
+_WORDS = ("row_id", "source_id", "accelerator", "precision", "software")
 _NUMBER = r"[0-9.eE+\-]+"
 _FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
 _FLASH |= {"AITER": ANY, "AITER asm": ANY}
@@ -60,8 +61,7 @@ _TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
 _SEEN_BY_HOST, _STARTS = 2.0, 1.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
-_FELT = 0.5
-"""Share of the memory's bandwidth from which on a product would feel the memory. [-]"""
+_FELT = 0.5  # share of the memory's bandwidth from which on a product would feel the memory
 _OWN_PAGES = ("tlx_paged_decode",)
 """Sources in which every sequence has pages of its own, read once for a group of heads."""
 
@@ -86,12 +86,13 @@ class KernelRows:
 
     @property
     def held_back(self) -> np.ndarray:
-        """Mask of measurements excluded from every fit, on all accelerators and precisions: a fixed share of shapes by
-        their hash.
-        """
+        """Mask of measurements excluded from every fit, on all machines: a fixed share of shapes by their hash."""
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
-        return np.array([_hash_share(name) < HELD_BACK_SHARE for name in names], dtype=bool)
+        return np.array(
+            [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16.0**8 < HELD_BACK_SHARE for name in names],
+            dtype=bool,
+        )
 
 
 @dataclass(frozen=True)
@@ -114,15 +115,12 @@ class _Parsed:
     accelerator: str
     precision: str
     software: str
-    num_accelerators: float
     time: float
     arguments: dict[str, float]
 
 
 def read_kernels(path: str | Path) -> list[dict[str, str]]:
-    """Rows of the sheet ``kernels`` of a workbook; InputError if it is absent or a cell holds an error or an unsaved
-    formula.
-    """
+    """Rows of the sheet ``kernels`` of a workbook."""
     result = sheet_rows(Path(path), "kernels", "row_id")
     if result is None:
         raise InputError(Fault(Path(path).name, "has no sheet kernels with a column row_id"))
@@ -131,12 +129,7 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
 
 
 def machine_lines(catalog: Catalog) -> dict[str, str]:
-    """Line of each generation of accelerators that is fitted by line, casefolded.
-
-    >>> from xlperf.catalog.catalog import load_catalog
-    >>> machine_lines(load_catalog())["cdna3"]
-    'cdna'
-    """
+    """Line of each generation of accelerators that is fitted by line, casefolded."""
     table = catalog.tables["accelerators"]
     pairs = zip(table.text("generation").tolist(), table.text("vendor").tolist(), strict=True)
     vendors: dict[str, set[str]] = {}
@@ -161,10 +154,13 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
             parsed.setdefault(one.family, []).append(one)
     families = {}
     for family in sorted(parsed):
-        joined = _joined(family, parsed[family], catalog)
+        own = parsed[family]
+        words = {name: [getattr(one, name) for one in own] for name in _WORDS}
+        arguments = {name: np.array([one.arguments[name] for one in own]) for name in own[0].arguments}
+        joined = _joined(family, words, np.array([one.time for one in own]), arguments, catalog)
         keep, reasons = _physical(joined)
         omitted.update(reasons)
-        families[family] = _joined(family, [parsed[family][index] for index in keep], catalog) if reasons else joined
+        families[family] = take_rows(joined, keep, catalog) if reasons else joined
     return Measurements(families, omitted)
 
 
@@ -187,48 +183,24 @@ def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | 
 
 def take_rows(rows: KernelRows, index: Sequence[int], catalog: Catalog) -> KernelRows:
     """Some measurements of a family, in the order given."""
-    chosen = [
-        _Parsed(
-            rows.family,
-            rows.row_id[row],
-            rows.source_id[row],
-            rows.accelerator[row],
-            rows.precision[row],
-            rows.software[row],
-            float(rows.arguments["group_size"][row]) if "group_size" in rows.arguments else 1.0,
-            float(rows.time[row]),
-            {name: float(values[row]) for name, values in rows.arguments.items()},
-        )
-        for row in index
-    ]
-    return _joined(rows.family, chosen, catalog)
+    at = np.array(index, dtype=np.int64)
+    words = {name: [getattr(rows, name)[row] for row in index] for name in _WORDS}
+    arguments = {name: values[at] for name, values in rows.arguments.items()}
+    return _joined(rows.family, words, rows.time[at], arguments, catalog)
 
 
-def _joined(family: str, parsed: Sequence[_Parsed], catalog: Catalog) -> KernelRows:
-    names = [one.accelerator for one in parsed]
-    precisions = [one.precision if one.precision in PRECISIONS else "fp8" for one in parsed]
-    plans = Table(
-        "training",
-        {
-            "accelerator": np.array(names, dtype=object),
-            "precision": np.array(precisions, dtype=object),
-            "num_accelerators": np.array([one.num_accelerators for one in parsed], dtype=np.float64),
-        },
-    )
-    machine = join(plans, catalog)
-    arguments = parsed[0].arguments if parsed else {}
-    return KernelRows(
-        family,
-        [one.row_id for one in parsed],
-        [one.source_id for one in parsed],
-        names,
-        [machine.generation.words[code] for code in machine.generation.codes.tolist()],
-        [one.precision for one in parsed],
-        [one.software for one in parsed],
-        np.array([one.time for one in parsed]),
-        {name: np.array([one.arguments[name] for one in parsed]) for name in arguments},
-        machine,
-    )
+def _joined(
+    family: str, words: Mapping[str, list[str]], time: Array, arguments: Mapping[str, Array], catalog: Catalog
+) -> KernelRows:
+    precisions = [name if name in PRECISIONS else "fp8" for name in words["precision"]]
+    columns = {
+        "accelerator": np.array(words["accelerator"], dtype=object),
+        "precision": np.array(precisions, dtype=object),
+        "num_accelerators": np.maximum(arguments.get("group_size", np.ones(len(time))), 1.0),
+    }
+    machine = join(Table("training", columns), catalog)
+    generation = [machine.generation.words[code] for code in machine.generation.codes.tolist()]
+    return KernelRows(family, **words, generation=generation, time=time, arguments=arguments, machine=machine)
 
 
 def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
@@ -268,10 +240,8 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
 
 
 def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
-    """Products whose inputs came from main memory.
-
-    Repeated runs find their inputs in a large cache. If some products take less time than their bytes need, all
-    products of the same precision and machine that fit the cache and would be memory-bound are left out.
+    """Products whose inputs came from main memory: where some take less time than their bytes need, those of the same
+    precision and machine that fit the cache and would be memory-bound are left out.
     """
     given = rows.arguments
     sizes = (given[name] for name in ("m", "n", "k", "batch", "element_size", "output_element_size"))
@@ -284,10 +254,6 @@ def _from_memory(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     gone = cached | (share > 1.0)
     reason = "the inputs were in the last-level cache: other products here were read faster than the memory can"
     return np.flatnonzero(~gone).tolist(), {rows.row_id[row]: reason for row in np.flatnonzero(gone).tolist()}
-
-
-def _hash_share(name: str) -> float:
-    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16.0**8
 
 
 def _text(row: Row, column: str) -> str:
@@ -304,10 +270,6 @@ def _number(row: Row, column: str) -> float:
     return number
 
 
-def _flag(row: Row, column: str) -> float:
-    return float(_text(row, column).casefold() in ("true", "1", "1.0", "yes"))
-
-
 def _parse(row: Row) -> _Parsed:
     kind, parsers = _text(row, "kind"), {"gemm": _gemm, "attention": _attention, "attention_decode": _decode}
     parse = {**parsers, "collective": _collective, "vector_op": _vector}.get(kind)
@@ -322,11 +284,8 @@ def _parse(row: Row) -> _Parsed:
 def _parsed(
     row: Row, family: str, precision: str, time: float, arguments: dict[str, float], software: str = ANY
 ) -> _Parsed:
-    identity, group = (
-        (_text(row, "row_id"), _text(row, "source_id"), _text(row, "gpu")),
-        arguments.get("group_size", 1.0),
-    )
-    return _Parsed(family, *identity, precision, software, max(group, 1.0), time, arguments)
+    identity = (_text(row, "row_id"), _text(row, "source_id"), _text(row, "gpu"))
+    return _Parsed(family, *identity, precision, software, time, arguments)
 
 
 def _precision(row: Row) -> str:
@@ -370,7 +329,7 @@ def _attention(row: Row) -> _Parsed:
     size = PRECISIONS[precision].input_size
     heads, length, head_size = _number(row, "heads"), _number(row, "seq_len"), _number(row, "head_dim")
     groups = _number(row, "kv_heads")
-    causal = _flag(row, "causal")
+    causal = float(_text(row, "causal").casefold() in ("true", "1", "1.0", "yes"))
     both = _text(row, "direction") == "fwd+bwd"
     arguments = {
         "batch": _number(row, "batch"),
@@ -391,16 +350,10 @@ def _attention(row: Row) -> _Parsed:
 
 
 def _decode(row: Row) -> _Parsed:
-    heads, groups = _number(row, "heads"), _number(row, "kv_heads")
     precision = _precision(row)
-    arguments = {
-        "batch": _number(row, "batch"),
-        "num_heads": heads,
-        "num_query_groups": groups,
-        "key_length": _number(row, "seq_len"),
-        "head_size": _number(row, "head_dim"),
-        "kv_element_size": PRECISIONS[precision].input_size,
-    }
+    names = ("batch", "batch"), ("num_heads", "heads"), ("num_query_groups", "kv_heads"), ("key_length", "seq_len")
+    arguments = {name: _number(row, column) for name, column in (*names, ("head_size", "head_dim"))}
+    arguments["kv_element_size"] = PRECISIONS[precision].input_size
     return _parsed(row, "attention_decode", precision, _microseconds(row), arguments)
 
 

@@ -24,27 +24,21 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, number_of, shown
+from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, cell_text, is_blank, number_of, shown
 from xlperf.catalog.csv_files import read_csv
-from xlperf.catalog.table import Place, Table, aliases, column_letters
+from xlperf.catalog.table import Place, Table, aliases, column_letters, stacked
 from xlperf.catalog.xlsx import Workbook
 
 KINDS = ("training", "inference")
-POWER = "power"
-"""Kind of the rows of measured power: a sheet of its own, for nothing but times is fitted on the others."""
-MOST_VALUES = 10_000_000
-"""Cells, blank ones among them, of a sheet of published rows. [-]"""
+POWER = "power"  # kind of the rows of measured power: a sheet of its own, for nothing but times is fitted on the others
+MOST_VALUES = 10_000_000  # cells, blank ones among them, of a sheet of published rows
 _REQUIRED = ("row_id", "model", "gpu", "n_gpus")
 _YES = {"true": 1.0, "yes": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "0.0": 0.0}
 
 
 @cache
 def published_columns() -> dict[str, dict[str, str]]:
-    """Columns of published rows: kind of sheet -> column -> text, number or flag.
-
-    >>> published_columns()["training"]["iter_time_s"]
-    'number'
-    """
+    """Columns of published rows: kind of sheet -> column -> text, number or flag."""
     columns: dict[str, dict[str, str]] = {kind: {} for kind in (*KINDS, POWER)}
     for row in resources.rows("measurements/published_columns.csv"):
         columns[row["table"]][row["column"]] = row["kind"]
@@ -89,9 +83,8 @@ class PublishedPlans:
 
 
 def read_published(path: str | Path) -> list[Published]:
-    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook. Missing
-    columns of ``published_columns.csv`` are blank, others are ignored unless they look misspelt; InputError has every
-    fault.
+    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook; missing
+    columns are blank, others are ignored unless they look misspelt.
     """
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xlsm"):
@@ -136,7 +129,7 @@ def read_power(path: str | Path) -> list[Published]:
 
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
     """Header, rows and ``place(row, column)`` of the table whose header has the column ``first``, as text; None without
-    the sheet or header. InputError if the workbook cannot be read, or a value is an error or an unsaved formula.
+    it. InputError if a value is an error or an unsaved formula.
     """
     with Workbook(path) as book:
         sheet = book.sheet(name)
@@ -163,20 +156,15 @@ def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[
         ]
         if faults:
             raise InputError(faults)
-        rows = [[_plain(cells[number].get(column)) for column in columns.values()] for number in numbers]
+        rows = [[_exact(cells[number].get(column)) for column in columns.values()] for number in numbers]
     return list(columns), rows, place
 
 
-def _plain(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "True" if value else "False"
-    if isinstance(value, DateNumber):
-        return value.text
-    if isinstance(value, float):
-        return f"{value:.15g}" if value.is_integer() else repr(value)
-    return str(value)
+def _exact(value: object) -> str:
+    """A cell as text, a number with all of its digits."""
+    if isinstance(value, float) and not isinstance(value, DateNumber) and not value.is_integer():
+        return repr(value)
+    return "" if value is None else cell_text(value)
 
 
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:
@@ -307,18 +295,11 @@ class ModelNames:
         columns: dict[str, np.ndarray] = {}
         for column in self._table.schema.columns:
             blank: object = "" if column.is_text else math.nan
-            new = [made.get(column.name, blank) for made in self._new]
-            if column.name in self._table or any(value not in ("", blank) for value in new):
-                old = self._table.text(column.name) if column.is_text else self._table.number(column.name)
-                columns[column.name] = np.concatenate(
-                    [old, np.array(new, dtype=object if column.is_text else np.float64)]
-                )
-        place, rows = self._table.place, len(self._table)
-
-        def locate(row: int, column: str) -> str:
-            return place(row, column) if row < rows else f"published model {self._new[row - rows]['model']}"
-
-        return self._catalog.with_tables([Table("models", columns, locate)])
+            values = column.array([made.get(column.name, blank) for made in self._new])
+            if (values != "").any() if column.is_text else not np.isnan(values).all():
+                columns[column.name] = values
+        made = Table("models", columns, lambda row, _: f"published model {self._new[row]['model']}")
+        return self._catalog.with_tables([stacked([self._table, made])])
 
     def _base(self, printed: list[str]) -> dict[str, object] | None:
         for name in (*printed, *(_full(name) for name in printed)):
@@ -370,23 +351,14 @@ class ModelNames:
 
 
 def _full(name: str) -> str:
-    """Name of the model that a layer-reduced one was cut from.
-
-    >>> _full("Llama3-70B-l12"), _full("Llama3.1-405B-proxy"), _full("GPT-8B")
-    ('Llama3-70B', 'Llama3.1-405B', '')
-    """
+    """Name of the model that a layer-reduced one was cut from (``Llama3-70B-l12``); "" of another name."""
     match = _REDUCED.match(name)
     return match["base"] if match else ""
 
 
-@cache
-def _families() -> tuple[dict[str, str], ...]:
-    return tuple(resources.rows("measurements/published_families.csv"))
-
-
 def _family(printed: list[str]) -> dict[str, object] | None:
     """Traits of a family of models by the printed name; None for a family that is not known."""
-    for row in _families():
+    for row in resources.rows("measurements/published_families.csv"):
         if any(fnmatch.fnmatchcase(name.casefold(), row["pattern"]) for name in printed if name):
             texts = {name: row[name] for name in ("position_embedding", "normalization", "linear_bias", "source")}
             flags = {name: _FLAGS[row[name]] for name in ("gated_mlp", "tied_embeddings", "dropout")}
@@ -424,10 +396,7 @@ def _agrees(model: Mapping[str, object], parameters: float) -> bool:
 
 
 def _derive(model: dict[str, object], parameters: float) -> str:
-    """Derive the feed-forward width, and open tied embeddings, from the stated parameters.
-
-    The width is a multiple of 1,024; if none comes within 1 % the model stays unchanged.
-    """
+    """Derive feed-forward width, a multiple of 1,024, and open tied embeddings from parameters; "" beyond 1 %."""
     tied = _number(model, "tied_embeddings")
     choices = []
     for choice in [0.0, 1.0] if math.isnan(tied) else [tied]:

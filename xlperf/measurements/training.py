@@ -12,10 +12,44 @@ from collections.abc import Callable
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.rules import Refusal, stated_settings
+
+
+class Refusal(Exception):
+    """Why a published row is not a plan, in words."""
+
+
+def stated_settings(kind: str, printed: str) -> dict[str, object]:
+    """Columns of the plan that a row states as ``name=value``, separated by semicolons, in base units. Refusal for an
+    unknown or repeated column, or a value that is no number or none of its choices.
+
+    >>> stated_settings("inference", "run_requests=500; output variation=0.7; graphs=no; software=vllm")
+    {'run_requests': 500.0, 'output_variation': 0.7, 'graphs': 0.0, 'software': 'vllm'}
+    >>> stated_settings("training", "master_weights=none; offload activations=1; compiled=yes")
+    {'master_weights': 'none', 'offload_activations': 1.0, 'compiled': 1.0}
+    """
+    columns = {column.name: column for column in table_schema(kind).columns}
+    stated: dict[str, object] = {}
+    for word in filter(None, map(str.strip, printed.split(";"))):
+        name, _, value = (part.strip() for part in word.partition("="))
+        column = columns.get(name.replace(" ", "_"))
+        if column is None or not value:
+            raise Refusal(f'settings: "{word}" is no column of a plan with its value')
+        if column.name in stated:
+            raise Refusal(f'settings: "{word}" gives a column twice')
+        given: object = value
+        if column.choices and value not in column.choices:
+            raise Refusal(f'settings: "{word}" is none of {", ".join(column.choices)}')
+        if not column.is_text:
+            given = {"yes": 1.0, "no": 0.0}.get(value.casefold(), number_of(value)) * unit_of(column).factor
+            if math.isnan(given):
+                raise Refusal(f'settings: "{word}" needs a number')
+        stated[column.name] = given
+    return stated
+
 
 _REFUSED = {"time_to_train": "time to train depends on how many steps converge"}
 _RECOMPUTE = {"none": "none", "selective": "selective", "full": "full"}
@@ -50,10 +84,8 @@ _NEWEST_NEMO = "nemo-bridge"
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
 _CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")
 """Words of notes on a loss whose settings do not state its kernels."""
-_ADAPTER_RANK = 16.0
-"""Rank of adapters that a row of fine-tuning does not state (assumption). [-]"""
-_ROUNDED = 0.1
-"""Most that a printed global batch may be off a whole number of micro-batches. [-]"""
+_ADAPTER_RANK = 16.0  # rank of adapters that a row of fine-tuning does not state (assumption)
+_ROUNDED = 0.1  # most that a printed global batch may be off a whole number of micro-batches
 _WHOLE: dict[str, object] = {"sequence_parallel": 0.0, "recompute": "none", "recompute_modules": ""}
 """Denominator of a ratio of memory."""
 _UNSTATED = {"recompute": "recompute", "micro_batch_size": "micro batch", "zero_stage": "ZeRO stage"}
@@ -106,9 +138,7 @@ def recipe_choice(printed: str) -> str:
 
 
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published training rows into plans. Rows of kind ``memory_ratio`` add a plan as the denominator, without
-    recomputation or sequence parallelism.
-    """
+    """Published training rows as plans; rows of kind ``memory_ratio`` add their denominator, without recomputation."""
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
 
@@ -126,9 +156,7 @@ def published_plans(
     models: ModelNames,
     plans_of: Callable[[int], tuple[list[dict[str, object]], list[str]]],
 ) -> PublishedPlans:
-    """Published rows by ``plans_of(row)``, which gives plans (a second one is the denominator of the first) and notes,
-    or refuses.
-    """
+    """Published rows by ``plans_of(row)``: plans (the second is the denominator of the first) and notes."""
     rows: list[dict[str, object]] = []
     index: list[int] = []
     reference: list[int] = []
@@ -181,14 +209,17 @@ def _plan(
         "model": model,
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
-        "software": _stack(text),
+        "software": nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed,
         "software_release": nemo_release(text["source"]) if printed in _NAMED_NEMO else "",
         "recompute_modules": _MODULES.get(text["recompute"].casefold(), ""),
     }
     if text["data_sharding"] == _SHARDED and math.isnan(_value(plan, "zero_stage")):
         plan["zero_stage"] = 3.0
     stated = stated_settings("training", text["settings"])
-    for column, known in (("precision", recipe_choice), ("recompute", _recompute)):
+    for column, known in (
+        ("precision", recipe_choice),
+        ("recompute", lambda words: _RECOMPUTE.get(words.casefold(), "")),
+    ):
         plan[column] = stated[column] if column in stated else _choice(text, column, known(text[column]))
     if _CHUNKED.search(text["notes"]):
         plan["cross_entropy"] = "chunked"
@@ -213,16 +244,6 @@ def _plan(
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said
-
-
-def _recompute(printed: str) -> str:
-    return _RECOMPUTE.get(printed.casefold(), "")
-
-
-def _stack(text: dict[str, str]) -> str:
-    """Training stack of a row as the calibration calls it."""
-    printed = text["software"].casefold()
-    return nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed
 
 
 def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:

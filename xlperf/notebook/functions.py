@@ -18,11 +18,9 @@ import pandas as pd
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.files import scratch_folder
+from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.measured_runs import as_runs, beside
-from xlperf.catalog.parts import Part, parts
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import OWN_RUNS, first_words, own_column, table_schema
+from xlperf.catalog.schema import OWN_RUNS, Part, first_words, own_column, parts, questions, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
 from xlperf.engine.tables import refuse_auto

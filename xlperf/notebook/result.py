@@ -13,8 +13,7 @@ from pandas.plotting import PlotAccessor
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest, printable
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import FLAGS, Part, rounded, shown
-from xlperf.catalog.schema import Column, column, split_header
+from xlperf.catalog.schema import FLAGS, Column, Part, column, rounded, shown, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chips import RATE

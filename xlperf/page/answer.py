@@ -19,9 +19,7 @@ from xlperf.base.errors import printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.parts import Part, cells, rounded
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import column, results_of, shown_columns, unit_of
+from xlperf.catalog.schema import Part, cells, column, questions, results_of, rounded, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.fleet_plans import engine_title

@@ -14,7 +14,7 @@ from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.explore.chips import ALIKE, AREA_STEP, CACHE_STEP, POWER_STEP
 from xlperf.explore.forms import AXES
 from xlperf.explore.train import TRAINING_PARTS
-from xlperf.interop.stack_rules import STACKS, searched_engines
+from xlperf.interop.software import STACKS, searched_engines
 from xlperf.workbook.charts import label_values
 from xlperf.workbook.data_sheets import column_validation
 from xlperf.workbook.front.formulas import worded

@@ -15,9 +15,8 @@ from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import Column, results_of, table_schema
-from xlperf.interop.stack_rules import searched_engines
+from xlperf.catalog.schema import Column, questions, results_of, table_schema
+from xlperf.interop.software import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, VERDICT, column_validation

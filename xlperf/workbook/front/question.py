@@ -12,8 +12,7 @@ from openpyxl.worksheet.table import Table as NativeTable
 
 from xlperf.addin.functions import Argument, Function, example_ranges, functions
 from xlperf.base import resources
-from xlperf.catalog.questions import Question
-from xlperf.catalog.schema import Column, results_of, shown_columns, table_schema
+from xlperf.catalog.schema import Column, Question, results_of, shown_columns, table_schema
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, scatter
 from xlperf.workbook.package import lines_of

@@ -13,7 +13,6 @@ from openpyxl.workbook.defined_name import DefinedName
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     FORMS,
@@ -23,6 +22,7 @@ from xlperf.catalog.schema import (
     QUESTION_TABLES,
     TECHNOLOGY_TABLES,
     first_words,
+    questions,
     results_of,
     schema,
     shown_columns,

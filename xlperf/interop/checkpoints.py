@@ -1,0 +1,283 @@
+"""Checkpoints by their names: the model of the catalog and the formats of its parts; and models by their dimensions.
+
+A row of ``models`` states the formats of the checkpoint of its name. ``checkpoint_formats.csv`` has the formats of
+variants by words of their names (``-FP8``, ``-AWQ``, ``quantized.w8a8``) and of the values of ``--quantization``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.resources import rows
+from xlperf.catalog.table import Spellings, Table, copied_name
+
+AUTO = "auto"  # word of a precision that is the checkpoint's own
+WIDE = "bf16"
+SIXTEEN_BITS = ("fp32", "fp16", "bf16")
+_PARTS = {"attention": "attention_precision", "mlp": "mlp_precision", "shared": "shared_expert_precision",
+          "head": "head_precision"}  # fmt: skip
+FORMAT_COLUMNS = ("expert_precision", *_PARTS.values(), "checkpoint_activations", "checkpoint_kv_precision")
+"""Columns of the sheet models with precisions of the published checkpoint."""
+_LONGEST = 200
+
+
+def bits_of(precision: str) -> str:
+    """Format of weights, whatever their scales: 16 bits, FP8, FP4, INT8 or INT4."""
+    if precision in SIXTEEN_BITS:
+        return "16"
+    return "fp4" if precision.endswith("fp4") else precision.partition("-")[0]
+
+
+class CheckpointFormats(NamedTuple):
+    """Precision of each part of a checkpoint.
+
+    ``main``: of routed experts, or of the feed-forward layers of a dense model. ``parts``: of attention, dense
+    feed-forward layers (``mlp``), shared experts and embeddings with the output head. ``activations``, ``cache``: as
+    the checkpoint states them, "" if it does not. ``wide_share``: share of the layers that stay in 16 bits.
+    ``leaves_attention``: whether 4-bit plans keep the attention layers of this model in 16 bits.
+    """
+
+    main: str
+    parts: Mapping[str, str]
+    activations: str
+    cache: str
+    wide_share: float
+    leaves_attention: bool
+    source: str
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether any part has fewer than 16 bits."""
+        return any(each not in SIXTEEN_BITS for each in (self.main, *self.parts.values()))
+
+
+class Variant(NamedTuple):
+    """Formats of checkpoints of a kind, a row of ``checkpoint_formats.csv``.
+
+    ``words``: pattern of words of their names, with an owner if it has a stroke. ``methods``: values of
+    ``--quantization``. ``layers``: precision of the linear layers of the decoder. ``attention``: that of its attention
+    layers, if it differs; ``others``: that of shared experts and dense layers beside routed experts. ``wide_layers``:
+    layers in 16 bits. ``activations``, ``kv_precision``: as the checkpoint states them.
+    """
+
+    words: str
+    methods: str
+    layers: str
+    attention: str
+    others: str
+    wide_layers: str
+    activations: str
+    kv_precision: str
+    source: str
+
+    def names(self, checkpoint: str) -> bool:
+        """Whether the name of a checkpoint says this."""
+        text = checkpoint if "/" in self.words else checkpoint.rpartition("/")[2]
+        pattern = rf"(^|[-_. ])({self.words})([-_. ]|$)"
+        return bool(self.words and re.search(pattern, text, re.IGNORECASE))
+
+
+_VARIANTS = tuple(Variant(**row) for row in rows("interop/checkpoint_formats.csv"))
+
+
+@lru_cache(maxsize=4096)
+def variant_of_name(name: str) -> Variant | None:
+    """Formats that the name of a checkpoint states, None if it states none.
+
+    >>> variant_of_name("Qwen2.5-72B-Instruct-AWQ").layers, variant_of_name("Llama-3.1-70B-quantized.w8a8").layers
+    ('int4-128', 'int8')
+    >>> variant_of_name("openai/gpt-oss-120b") is None
+    True
+    """
+    return next((one for one in _VARIANTS if one.names(name[:_LONGEST].rstrip("/"))), None)
+
+
+@lru_cache(maxsize=256)
+def variant_of_method(method: str) -> Variant | None:
+    """Formats of a value of ``--quantization``, None if it states none."""
+    return next((each for each in _VARIANTS if method.casefold() in each.methods.split()), None)
+
+
+def states_format(names: np.ndarray) -> np.ndarray:
+    """Names of models that state a format, which their row of the catalog may not have, (rows,)."""
+    return np.array([variant_of_name(str(name)) is not None for name in names.tolist()], dtype=bool)
+
+
+def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO) -> CheckpointFormats:
+    """Formats of a checkpoint by its name, which may say more than that of its row of the sheet models.
+
+    ``stated``: precision of a plan beside ``auto``, whose products depend on the machine: that of all linear layers.
+    """
+    name = copied_name(name)
+    text = {column: str(models.text(column)[row]) if column in models else "" for column in FORMAT_COLUMNS}
+    flag = {name: bool(models.filled(name)[row] > 0.0) for name in ("fp8_blocks", "wide_attention") if name in models}
+    has_experts = models.number("num_experts")[row] > 0.0
+    leaves = bool(has_experts and flag.get("wide_attention", True))
+    own = copied_name(str(models.text("model")[row]))
+    if stated != AUTO:
+        return _of_variant(Variant("", "", stated, "", "", "", "", "", ""), models, row, flag)
+    variant = variant_of_name(name)
+    known = any(text[column] for column in FORMAT_COLUMNS)
+    if variant is None and not known:
+        variant = variant_of_name(own)
+    stored = text["expert_precision"] or text["mlp_precision"]
+    is_native = known and variant is not None and stored.partition("-")[0] == variant.layers.partition("-")[0]
+    if variant is not None and not is_native:  # the row says in more detail what the words of its name say
+        return _of_variant(variant, models, row, flag)
+    parts = {part: text[column] or WIDE for part, column in _PARTS.items()}
+    main = (text["expert_precision"] if has_experts else text["mlp_precision"]) or WIDE
+    # A part that the model lacks does not tell it apart from a checkpoint of one precision.
+    dense = models.number("first_dense_layers", 0.0)[row] > 0.0 or models.number("moe_layer_step", 1.0)[row] > 1.0
+    if not has_experts or not dense:
+        parts["mlp"] = main
+    if not models.number("num_shared_experts", 0.0)[row] > 0.0:
+        parts["shared"] = main
+    wide = float(models.number("wide_layers", 0.0)[row]) / float(models.number("num_layers")[row])
+    source = str(models.text("checkpoint_source")[row])
+    cache = text["checkpoint_kv_precision"]
+    return CheckpointFormats(main, parts, text["checkpoint_activations"], cache, wide, leaves, source)
+
+
+def _of_variant(variant: Variant, models: Table, row: int, flag: Mapping[str, bool]) -> CheckpointFormats:
+    """Formats of a variant of the model of a row; ``flag``: its flags."""
+    stored = variant.layers
+    if stored == "fp8":
+        stored = "fp8-block" if flag.get("fp8_blocks") else "fp8-tensor"
+    leaves = bool(models.number("num_experts")[row] > 0.0 and flag.get("wide_attention", True))
+    attention = variant.attention or (WIDE if leaves and stored.endswith("fp4") else stored)
+    others = variant.others or stored
+    if not models.number("num_shared_experts", 0.0)[row] > 0.0 and not models.number("first_dense_layers")[row] > 0.0:
+        others = stored
+    parts = {"attention": attention, "mlp": others, "shared": others, "head": WIDE}
+    cache = "" if stored == "fp8-block" else variant.kv_precision
+    wide = float(variant.wide_layers or 0.0) / float(models.number("num_layers")[row])
+    return CheckpointFormats(stored, parts, variant.activations, cache, wide, leaves, variant.source)
+
+
+LONGEST_MODEL = 200  # characters of a name of a model that are looked at
+_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
+          "moe_ffn_hidden_size", "num_experts", "top_k", "q_lora_rank", "kv_lora_rank", "vocab_size")  # fmt: skip
+_PADDED = 0.02
+"""Share by which a vocabulary may be padded beyond the model's own; Megatron pads to 128 times tensor parallelism."""
+_PAD = 128.0
+
+
+def named_model(names: list[str], models: Table) -> str:
+    """The model with one of some names or aliases, but for words that leave the shape as it is; "" if none."""
+    spelled = Spellings(models)
+    for text in names:
+        text = text[:LONGEST_MODEL].rstrip("/").removesuffix(".yaml").removesuffix(".toml").removesuffix(".json")
+        meant = spelled.names(text)
+        if len(meant) == 1:
+            return meant[0]
+    return ""
+
+
+def described_models(settings: Mapping[str, str], models: Table, whole: bool) -> tuple[list[str], str]:
+    """Models that agree with every stated dimension, and, without any, how the nearest one differs.
+
+    ``settings``: dimensions, with names such as ``@num_layers``. ``whole``: unstated dimensions have Megatron-LM's
+    defaults (no gate, no experts, feed-forward size 4 times the hidden size) and are not unknown.
+    """
+    stated = _stated(settings, whole)
+    names = models.text("model")
+    if "num_layers" not in stated or "hidden_size" not in stated:
+        return [], ""
+    wrong = {name: ~_agrees(name, value, settings, models) for name, value in stated.items()}
+    count = np.sum(list(wrong.values()), axis=0)
+    if whole and (count == 0).sum() != 1:  # switches that a shortened file leaves out decide between several
+        switches = _switches(stated)
+        more = sum(~_agrees(name, value, settings, models) for name, value in switches.items())
+        count = count + (more if ((count + more) == 0).any() else 0)
+    if (count == 0).any():
+        return [str(names[row]) for row in np.flatnonzero(count == 0)], ""
+    near = ~wrong["num_layers"] & ~wrong["hidden_size"]
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.10g}" for name, value in stated.items() if value == value)
+    if not near.any():
+        return [], shown
+    row = int(np.flatnonzero(near)[np.argmin(count[near])])
+    other = {name: float(_values(name, models)[row]) for name, mask in wrong.items() if mask[row]}
+    differs = ", ".join(f"{name.replace('_', ' ')} {value:.10g}" for name, value in other.items() if value == value)
+    lacks = [name.replace("_", " ") for name, value in other.items() if value != value]
+    differs += (", " if differs and lacks else "") + (f"no {', '.join(lacks)}" if lacks else "")
+    return [], f"{shown}; the nearest, {names[row]}, has {differs}"
+
+
+def contradicted(settings: Mapping[str, str], model: str, models: Table) -> str:
+    """Stated dimensions that contradict a model of the catalog, in words; "" if all agree."""
+    values = np.flatnonzero(models.text("model") == model)
+    if not len(values):
+        return ""
+    row = int(values[0])
+    stated = _stated(settings, False)
+    wrong = [name for name, value in stated.items() if not _agrees(name, value, settings, models)[row]]
+    return ", ".join(
+        f"{name.replace('_', ' ')} {stated[name]:.10g} and not {_values(name, models)[row]:.10g}" for name in wrong
+    )
+
+
+def _stated(settings: Mapping[str, str], whole: bool) -> dict[str, float]:
+    stated = {}
+    for name in _SIZES:
+        with suppress(ValueError, KeyError):
+            stated[name] = float(settings[f"@{name}"].replace(",", ""))
+    if "@padded_vocab_size" in settings:
+        with suppress(ValueError):
+            stated["vocab_size"] = float(settings["@padded_vocab_size"])
+    if "@gated_mlp" in settings:
+        stated["gated_mlp"] = float(settings["@gated_mlp"] == "yes")
+    stated = {name: value for name, value in stated.items() if np.isfinite(value) and (value or name == "gated_mlp")}
+    if whole and "hidden_size" in stated:
+        hidden = stated["hidden_size"]
+        stated.setdefault("num_experts", 0.0)
+        if "ffn_hidden_size" not in stated and "moe_ffn_hidden_size" not in stated:
+            # megatron/training/arguments.py: two thirds of four times the hidden size if gated, whole multiples of 64
+            gated = stated.get("gated_mlp", 0.0)
+            stated["ffn_hidden_size"] = (8.0 * hidden / 3.0) // 64.0 * 64.0 if gated else 4.0 * hidden
+    return stated
+
+
+def _switches(stated: Mapping[str, float]) -> dict[str, float]:
+    """Megatron-LM without its switches: no gate, no latent attention, keys and values for every head."""
+    by_name = {"gated_mlp": 0.0, "kv_lora_rank": 0.0}
+    if "num_attention_heads" in stated:
+        by_name["num_query_groups"] = stated["num_attention_heads"]
+    return {name: value for name, value in by_name.items() if name not in stated}
+
+
+def _values(name: str, models: Table) -> np.ndarray:
+    values = models.number(name)
+    if name == "num_query_groups":
+        return np.asarray(np.where(np.isnan(values), models.number("num_attention_heads"), values))
+    if name == "head_size":
+        return np.where(np.isnan(values), models.number("hidden_size") / models.number("num_attention_heads"), values)
+    if name == "moe_ffn_hidden_size":
+        return np.asarray(np.where(np.isnan(values), models.number("ffn_hidden_size"), values))
+    return np.asarray(values)
+
+
+def _agrees(name: str, value: float, settings: Mapping[str, str], models: Table) -> np.ndarray:
+    """Rows of the models whose dimension is the one stated; latent attention has no groups and heads of its own."""
+    values = _values(name, models)
+    if name in ("num_experts", "kv_lora_rank", "q_lora_rank") and not value:
+        return np.asarray(~(values > (1.0 if name == "num_experts" else 0.0)))
+    if name in ("num_query_groups", "head_size"):
+        return np.asarray((values == value) | (models.number("kv_lora_rank") > 0.0))
+    if name == "vocab_size":
+        with suppress(ValueError):
+            pad = _PAD * max(float(settings.get("tensor_parallel", "1")), 1.0)
+            return np.asarray(np.abs(values - value) <= max(_PADDED * value, pad))
+    if name == "ffn_hidden_size":
+        experts = models.number("num_experts") > 1.0
+        sparse = experts & ~(models.number("first_dense_layers") > 0.0)
+        routed = (values == value) | (_values("moe_ffn_hidden_size", models) == value)
+        if "@moe_ffn_hidden_size" in settings:
+            routed |= sparse  # no layer has it
+        return np.asarray(np.where(experts, routed, values == value))
+    return np.asarray(values == value)
