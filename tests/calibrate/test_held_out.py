@@ -24,11 +24,10 @@ from xlperf.calibrate.cross_validation import (
     refitted,
     rows_of,
 )
-from xlperf.calibrate.fit import accelerators_of, belongs_to, software_of, training_constants
-from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
-from xlperf.calibrate.fit_published import trial_values, without_reference
+from xlperf.calibrate.fit_machine_kernels import SOURCE as OF_MACHINES
+from xlperf.calibrate.fit_published import training_constants, trial_values, without_reference
 from xlperf.calibrate.fitter import Parameter, calibration_table
-from xlperf.calibrate.published_errors import Errors, plans_to_fit
+from xlperf.calibrate.published_errors import Errors, accelerators_of, belongs_to, plans_to_fit, software_of
 from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog

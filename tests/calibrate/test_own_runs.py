@@ -16,7 +16,7 @@ from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.calibrate.own_fit import Accuracy, accuracies, sources_left_out
-from xlperf.calibrate.own_runs import effects, own_runs
+from xlperf.calibrate.validate import effects, own_runs
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import MEASURED, OWN_RUNS

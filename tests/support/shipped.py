@@ -8,8 +8,7 @@ from typing import Any
 from device_samples import without_technology
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.fit import Measured
-from xlperf.calibrate.published_errors import seen_rows
+from xlperf.calibrate.published_errors import Measured, seen_rows
 from xlperf.catalog.table import Table
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import Published, read_published

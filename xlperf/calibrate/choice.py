@@ -1,25 +1,35 @@
-"""Quality of choices: measured alternatives ranked by prediction, and the regret against the best measured one.
+"""Quality of choices: measured alternatives ranked by prediction, and pairs of runs that differ in one thing.
 
 A group holds runs that answer the same question in different ways: the mappings of one model on equal accelerators
 and batch, the mappings or engines that serve one load, or deployments compared by throughput under a TPOT limit.
 The regret of a group is the measured slowdown of the plan ranked first against the best plan.
+
+A pair is two runs of one publisher with equal model, accelerator, precision, lengths and load that differ only in the
+engine, or in one pool against separate ones: the measured gain is compared with the ratio of the two predictions.
+Pairs also come from ``published_pairs.csv``, whose rows were collected for this comparison and are in no fit.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from xlperf.calibrate.published_errors import plans_of, seen_rows
+from xlperf.base import resources
+from xlperf.base.units import factor
+from xlperf.calibrate.published_errors import UNSEEN, plans_of, seen_rows
 from xlperf.calibrate.readings import with_bands
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.trust import model_traits
 from xlperf.explore.objectives import most_robust
 from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
-from xlperf.measurements.published import Published
+from xlperf.measurements.published import Published, published_rows
+from xlperf.measurements.rules import engine_of
 
 SMALLEST_GROUP = 3
 """Least number of alternatives in a group. [-]"""
@@ -255,4 +265,270 @@ def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
             (one.kind, one.size, one.question, f"{one.alternatives}", one.chosen, one.best, *numbers,
              "yes" if one.broken else "no")
         )  # fmt: skip
+    return lines
+
+
+DIFFERENT = 0.1
+"""Least difference of two runs at which one of them counts as faster. [-]"""
+RATE, TOKEN = "throughput", "time per token"
+ENGINES, POOLS = "engines", "one pool or two"
+_FILE = "published_pairs.csv"
+_LENGTH, _OUTPUT, _IN_FLIGHT = 0.05, 0.1, 0.1
+"""Largest relative differences of prompts, outputs and requests in flight per accelerator that count as equal. [-]"""
+_RELEASE = re.compile(r"-[0-9].*")
+"""Suffix of an engine's early release: two releases of an engine are no pair."""
+_DEGREES = ("tp", "pp", "ep", "dp_attn")
+_FEWEST = 10
+"""Least number of pairs of two engines for a separate line. [-]"""
+_EVERY, _ALIKE, _NEW = "all", "each publisher once", "in no fit"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run: the settings that both runs of a pair share, and its times.
+
+    ``times``: measured and predicted time by metric [s]; ``new`` marks a run that is in no fit.
+    """
+
+    row_id: str
+    source: str
+    engine: str
+    separate: bool
+    same: tuple[str, ...]
+    mapping: tuple[str, ...]
+    accelerators: float
+    load: float
+    prompt: float
+    output: float
+    times: dict[str, tuple[float, float]]
+    new: bool
+
+    @property
+    def publisher(self) -> str:
+        """Publisher of the run: the first part of its source_id."""
+        return self.source.partition("_")[0]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs and the time of the first over the second: measured and predicted ratio by metric [-]."""
+
+    first: Run
+    second: Run
+    kind: str
+    ratios: dict[str, tuple[float, float]]
+
+    @property
+    def new(self) -> bool:
+        """Whether both runs are in no fit."""
+        return self.first.new and self.second.new
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Both engines, in the order of their names."""
+        return tuple(sorted((self.first.engine, self.second.engine)))
+
+
+def collected_pairs() -> Published:
+    """Published runs of ``published_pairs.csv``."""
+    rows = resources.rows(f"calibrate/{_FILE}")
+    return published_rows(
+        list(rows[0]), [list(row.values()) for row in rows], lambda row, column: f"{_FILE} [line {row + 2}, {column}]"
+    )
+
+
+def runs_of(
+    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
+) -> list[Run]:
+    """Serving runs with a prediction; training rows are skipped.
+
+    ``progress`` receives the number of rows of each finished block.
+    """
+    results = []
+    for rows in published:
+        if rows.kind != "inference":
+            continue
+        plans = plans_of(rows, catalog)
+        shapes = model_traits(plans.catalog)[0]
+        models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+        shape = [plans.catalog.tables["models"].number(name)[models] for name in ("num_layers", "vocab_size")]
+        drafts = plans.plans.filled("draft_tokens")
+        works = [
+            f"{shapes[at]} x {depth:g}, {vocabulary:g} tokens, {draft:g} drafted"
+            for at, depth, vocabulary, draft in zip(models.tolist(), *shape, drafts.tolist(), strict=True)
+        ]
+        work = dict(zip(plans.index.tolist(), works, strict=True))
+        place = {row_id: row for row, row_id in enumerate(rows.text["row_id"])}
+        values: dict[int, dict[str, tuple[float, float]]] = {}
+        for record in compare(plans, predicted(plans, progress)):
+            if record.covered:
+                pair = (record.measured, record.predicted)
+                times = tuple(1.0 / value for value in pair) if record.metric in RATES else pair
+                values.setdefault(place[record.row_id], {})[record.metric] = (times[0], times[1])
+        results += [_run_of(rows, row, work[row], own) for row, own in values.items()]
+    return results
+
+
+def _run_of(rows: Published, row: int, work: str, values: dict[str, tuple[float, float]]) -> Run:
+    text, number = rows.text, {name: float(column[row]) for name, column in rows.number.items()}
+    load = number["batch"] if math.isnan(number["concurrency"]) else number["concurrency"]
+    return Run(
+        row_id=text["row_id"][row],
+        source=text["source_id"][row],
+        engine=_RELEASE.sub("", engine_of(text["framework"][row])),
+        separate="disagg" in text["mode"][row].casefold(),
+        same=(work, text["gpu"][row].casefold(), text["precision"][row].casefold()),
+        mapping=tuple(text[name][row] for name in _DEGREES),
+        accelerators=number["n_gpus"],
+        load=load,
+        prompt=number["isl"],
+        output=number["osl"],
+        times=_times(values, load, number["n_gpus"], number["osl"]),
+        new=not text["group"][row] or text["group"][row].casefold().startswith(UNSEEN),
+    )
+
+
+def _times(
+    values: dict[str, tuple[float, float]], load: float, accelerators: float, output: float
+) -> dict[str, tuple[float, float]]:
+    """Measured and predicted times [s]: per token after the first, and per output token including queueing.
+
+    The latter is the number of requests in flight over the throughput (Little's law). An unpublished throughput follows
+    from the latency, or from the time to first token and the time per token, at constant requests in flight.
+    """
+    first, token = values.get("ttft_ms"), values.get("tpot_ms")
+    scale = {"tokens_per_s": load, "tokens_per_s_per_gpu": load / accelerators, "latency_s": 1.0 / output}
+    result = next((name for name in scale if name in values), None)
+    times = {}
+    if result is not None:
+        times[RATE] = (scale[result] * values[result][0], scale[result] * values[result][1])
+    elif first is not None and token is not None and output > 1.0:
+        whole = [factor("ms") * (one + (output - 1.0) * each) / output for one, each in zip(first, token, strict=True)]
+        times[RATE] = (whole[0], whole[1])
+    if token is not None:
+        times[TOKEN] = (factor("ms") * token[0], factor("ms") * token[1])
+    return times
+
+
+def pairs_of(runs: Sequence[Run]) -> list[Pair]:
+    """Pairs among runs: two engines with the same mapping, and one pool against separate ones of the same engine."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.source, *run.same), []).append(run)
+    results = []
+    for group in groups.values():
+        for first, second in combinations(group, 2):
+            kind = _kind(first, second)
+            shared = [name for name in first.times if name in second.times]
+            if kind and shared:
+                ratios = {}
+                for name in shared:
+                    one, other = first.times[name], second.times[name]
+                    ratios[name] = (one[0] / other[0], one[1] / other[1])
+                results.append(Pair(first, second, kind, ratios))
+    return results
+
+
+def _kind(first: Run, second: Run) -> str:
+    """The single difference between two runs; "" if they differ in more."""
+    same_work = _near(first.prompt, second.prompt, _LENGTH) and _near(first.output, second.output, _OUTPUT)
+    if not same_work:
+        return ""
+    if first.separate != second.separate:
+        loads = first.load / first.accelerators, second.load / second.accelerators
+        return POOLS if first.engine == second.engine and _near(*loads, _IN_FLIGHT) else ""
+    same_machine = first.accelerators == second.accelerators and first.load == second.load
+    if first.engine == second.engine or not same_machine:
+        return ""
+    return ENGINES if first.separate or first.mapping == second.mapping else ""
+
+
+def _near(one: float, other: float, within: float) -> bool:
+    """Whether two positive numbers differ by no more than a share; False for NaN."""
+    return max(one, other) <= (1.0 + within) * min(one, other)
+
+
+def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows of text by publisher: error of the ratio, and share of pairs with the faster run predicted.
+
+    The error is the predicted over the measured ratio or its inverse, whichever is greater, less 1.
+    """
+    header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
+    rows = []
+    for kind in (ENGINES, POOLS):
+        own = [one for one in pairs if one.kind == kind]
+        publishers = sorted({one.first.publisher for one in own})
+        for name in (RATE, TOKEN):
+            lines = [(publisher, [one for one in own if one.first.publisher == publisher]) for publisher in publishers]
+            scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in lines]
+            rows.append((kind, _EVERY, name, *Score.of(own, name).words()))
+            if len(publishers) > 1:
+                rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))
+            new = Score.of([one for one in own if one.new], name)
+            rows += [(kind, _NEW, name, *new.words())] if new.count else []
+            rows += [(kind, publisher, name, *score.words()) for publisher, score in scores if score.count]
+            for both in sorted({one.engines for one in own} if kind == ENGINES else ()):
+                score = Score.of([one for one in own if one.engines == both], name)
+                rows += [(" or ".join(both), _EVERY, name, *score.words())] if score.count >= _FEWEST else []
+    return header, [row for row in rows if row[3] != "0"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy of predicted ratios: number of pairs, quantiles of the error, pairs that differ and are right.
+
+    ``named`` is the share of differing pairs whose faster run is predicted; NaN if none differ [-].
+    """
+
+    count: int
+    median: float
+    p90: float
+    apart: int
+    named: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], name: str) -> Score:
+        """Score of pairs in a metric, :data:`RATE` or :data:`TOKEN`; pairs without it are skipped."""
+        logs = np.log(np.array([one.ratios[name] for one in pairs if name in one.ratios]).reshape(-1, 2))
+        if not len(logs):
+            return cls(0, math.nan, math.nan, 0, math.nan)
+        errors = np.exp(np.abs(logs[:, 1] - logs[:, 0])) - 1.0
+        apart = logs[np.abs(logs[:, 0]) >= math.log(1.0 + DIFFERENT)]
+        named = float(np.mean(apart[:, 0] * apart[:, 1] > 0.0)) if len(apart) else math.nan
+        median, p90 = np.quantile(errors, (0.5, 0.9)).tolist()
+        return cls(len(logs), median, p90, len(apart), named)
+
+    def words(self) -> tuple[str, ...]:
+        """Cells of a table: pairs, median error, p90, pairs that differ, share of these that are right."""
+        shown = ["-" if math.isnan(value) else f"{100.0 * value:.1f} %" for value in (self.median, self.p90)]
+        named = "-" if math.isnan(self.named) else f"{100.0 * self.named:.0f} %"
+        return (f"{self.count}", *shown, f"{self.apart}", named)
+
+
+def alike(scores: Sequence[Score]) -> Score:
+    """Score over publishers with equal weights: medians of the errors, and the mean of the shares."""
+    own = [score for score in scores if score.count]
+    shares = [score.named for score in own if not math.isnan(score.named)]
+    return Score(
+        len(own),
+        float(np.median([score.median for score in own])),
+        float(np.median([score.p90 for score in own])),
+        len(shares),
+        float(np.mean(shares)) if shares else math.nan,
+    )
+
+
+def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
+    """A CSV line for each pair and metric, after a header."""
+    lines: list[tuple[str, ...]] = [
+        ("publisher", "differ in", "first", "second", "first row", "second row", "number", "measured ratio",
+         "predicted ratio")
+    ]  # fmt: skip
+    for one in pairs:
+        for name, (measured, estimate) in one.ratios.items():
+            names = [f"{run.engine}{' separate pools' * run.separate}" for run in (one.first, one.second)]
+            lines.append(
+                (one.first.publisher, one.kind, *names, one.first.row_id, one.second.row_id, name,
+                 f"{measured:.4g}", f"{estimate:.4g}")
+            )  # fmt: skip
     return lines

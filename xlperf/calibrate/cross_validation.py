@@ -17,37 +17,41 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fit import (
-    SOURCES,
-    Measured,
-    accelerators_of,
-    as_parameters,
-    belongs_to,
-    of_source,
-    read_measured,
-    software_of,
-    training_constants,
-)
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_machines import accelerators_by_line, machine_constants
-from xlperf.calibrate.fit_published import TURNS, Responses, responses_of, without_reference
-from xlperf.calibrate.fit_unmeasured import (
+from xlperf.calibrate.fit_machines import (
+    accelerators_by_line,
     and_constants,
     kernels_of_other_generations,
+    machine_constants,
     of_other_precisions,
     of_other_software,
     slowdowns_of_other_generations,
+)
+from xlperf.calibrate.fit_published import (
+    SOURCES,
+    TURNS,
+    Responses,
+    as_parameters,
+    responses_of,
+    training_constants,
+    without_reference,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, FittedConstant, calibration_table, joined_tables, solve
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
+    Measured,
+    accelerators_of,
     aligned,
+    belongs_to,
     changed,
     errors_of,
     log_errors,
     may_be_fitted,
+    of_source,
     plans_to_fit,
+    read_measured,
+    software_of,
     taken,
 )
 from xlperf.catalog.calibration import ANY, declared_constants, documented_rows

@@ -23,7 +23,7 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fit_unmeasured import (
+from xlperf.calibrate.fit_machines import (
     SLOWDOWN,
     and_constants,
     kernels_of_other_generations,
@@ -58,6 +58,7 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
 from xlperf.measurements.comparison import LAYER_TIME, MEMORY, STEP_TIME
 from xlperf.measurements.published import Published, PublishedPlans
 
@@ -472,3 +473,71 @@ def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Descendants of a parameter in the pooling tree."""
     results = [at for at, one in enumerate(parameters) if one.parent == general]
     return results + [below for at in results for below in _special(parameters, at)]
+
+
+SOURCES = {"training": "published rows of the sheet training", "inference": "published rows of the sheet inference"}
+"""Prefix of the source of a constant fitted on published rows, by kind."""
+
+
+def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
+    """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
+
+    def text(name: str, row: int) -> str:
+        return str(table.text(name)[row])
+
+    value, count, error, year = (table.number(name) for name in ("value", "num_rows", "error", "year"))
+    return [
+        FittedConstant(
+            family=text("family", row),
+            generation=text("generation", row),
+            precision=text("precision", row),
+            software=text("software", row),
+            constant=text("constant", row),
+            value=float(value[row]),
+            fit_set=text("fit_set", row),
+            num_rows=int(count[row]),
+            error=float(error[row]),
+            date=date,
+            source=text("source", row),
+            year=float(year[row]),
+            kind=text("kind", row),
+            notes=text("notes", row),
+        )
+        for row in range(len(table))
+        if text("source", row).startswith(SOURCES[kind])
+        and count[row] > 0.0
+        and not text("family", row).endswith("_memory")
+    ]
+
+
+def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
+    """Constants fitted on published rows of a kind as parameters for a refit, and their rows in the sheet.
+
+    ``memory`` selects constants of memory instead of times.
+    """
+    source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
+    rows = [
+        row
+        for row in range(len(table))
+        if str(source[row]).startswith(SOURCES[kind])
+        and count[row] > 0.0
+        and str(family[row]).endswith("_memory") == memory
+    ]
+    names = ("family", "constant", "generation", "precision", "software")
+    text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}
+    value = table.number("value")
+    return pooled_parameters(
+        [
+            Parameter(
+                family=text["family"][row],
+                constant=text["constant"][row],
+                generation=text["generation"][row],
+                precision=text["precision"][row],
+                software=text["software"][row],
+                start=float(value[row]),
+                low=least_value("memory" if memory else kind, text["family"][row], text["constant"][row]),
+            )
+            for row in rows
+        ],
+        rows,
+    )

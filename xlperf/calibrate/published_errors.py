@@ -1,4 +1,4 @@
-"""Published rows as plans beside their predictions: the residuals of fits, bands and cross-validation."""
+"""Measurements of a calibration, and published rows as plans beside their predictions: the residuals of all fits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import workbook
 from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
 from xlperf.catalog.calibration import ANY, Calibration, shared_precision
 from xlperf.catalog.catalog import Catalog
@@ -29,7 +31,8 @@ from xlperf.measurements.comparison import (
     result_column,
 )
 from xlperf.measurements.inference import inference_plans
-from xlperf.measurements.published import POWER, Published, PublishedPlans
+from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.published import KINDS, POWER, Published, PublishedPlans, read_published
 from xlperf.measurements.training import training_plans
 
 NEVER_FITTED = "papers"
@@ -387,3 +390,114 @@ def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
 def stored_precision(plans: PublishedPlans) -> list[str]:
     """Calibration precision of each plan."""
     return [shared_precision(str(name)) for name in plans.plans.filled("precision").tolist()]
+
+
+_BUILT_ON = {"nim": "tensorrt-llm"}
+"""Servers that are built on an engine."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Data of a calibration: kernel measurements, published training rows and published inference rows."""
+
+    kernels: Sequence[Mapping[str, object]]
+    training: Published
+    inference: Published
+
+    @property
+    def machines(self) -> list[Published]:
+        """Published rows on accelerators that are fitted by vendor line (CDNA, TPU, Gaudi, Trainium)."""
+        return [rows_of_machines(rows) for rows in (self.training, self.inference)]
+
+    def without(self, name: str, catalog: Catalog) -> Measured:
+        """Measurements with an accelerator, a generation, a software or a source left out.
+
+        ``name`` is case-insensitive; a source matches by source_id or by its beginning. Variants of a software and
+        servers built on it are left out too; kernel rows are dropped only for accelerators. Raises InputError if
+        ``name`` matches no accelerator, generation, used software or source.
+        """
+        gone = accelerators_of(name, catalog)
+        if gone:
+            kept = [
+                rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
+                for rows in (self.training, self.inference)
+            ]
+            kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
+            return Measured(kernels, *kept)
+        wanted, sheets = name.casefold(), (self.training, self.inference)
+        used = {rows.kind: software_of(rows, catalog) for rows in sheets}
+        table = catalog.tables["accelerators"]
+        known = sorted({str(kind) for kind in table.text("generation")})
+        known += sorted({software for rows in used.values() for software in rows if software})
+        if wanted not in known:
+            return self._without_source(name, [*known, *sorted(str(chip) for chip in table.text("accelerator"))])
+        kept = [
+            rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
+            for rows in sheets
+        ]
+        return Measured(self.kernels, *kept)
+
+    def _without_source(self, name: str, known: Sequence[str]) -> Measured:
+        """Measurements without the published rows of a source; ``known`` lists alternative names for an error
+        message.
+        """
+        sheets = (self.training, self.inference)
+        sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
+        if not any(of_source(source, name) for source in sources):
+            problem = (
+                f'unknown generation, accelerator, software or source "{name}"; {nearest(name, [*known, *sources])}'
+            )
+            raise InputError(Fault("--leave-out", problem))
+        kept = [
+            rows.take([row for row, source in enumerate(rows.text["source_id"]) if not of_source(source, name)])
+            for rows in sheets
+        ]
+        return Measured(self.kernels, *kept)
+
+
+def of_source(source: str, name: str) -> bool:
+    """Whether a source_id equals a name or begins with it: a paper and its tables, releases of one list.
+
+    >>> of_source("nemo_25.04", "NeMo_25.04"), of_source("nemo_25.04", "nemo"), of_source("nemo_25.04", "nemo_25")
+    (True, True, False)
+    """
+    return f"{source.casefold()}_".startswith(f"{name.casefold()}_")
+
+
+def accelerators_of(name: str, catalog: Catalog) -> set[str]:
+    """Accelerators, casefolded, of a generation, or the single accelerator of that name; empty if it is neither."""
+    table, wanted = catalog.tables["accelerators"], name.casefold()
+    chips = [str(chip).casefold() for chip in table.text("accelerator")]
+    kinds = [str(kind).casefold() for kind in table.text("generation")]
+    return {chip for chip, kind in zip(chips, kinds, strict=True) if wanted in (chip, kind)}
+
+
+def software_of(published: Published, catalog: Catalog) -> list[str]:
+    """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
+    plans = plans_of(published, catalog)
+    result = [""] * len(published)
+    for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
+        result[row] = str(software).casefold()
+    return result
+
+
+def belongs_to(software: str, name: str) -> bool:
+    """Whether a software equals the named one, is a variant of it, or is a server built on it.
+
+    >>> belongs_to("nim", "tensorrt-llm"), belongs_to("tensorrt-llm-0", "tensorrt-llm"), belongs_to("vllm", "sglang")
+    (True, True, False)
+    """
+    return software == name or software.startswith(f"{name}-") or _BUILT_ON.get(software) == name
+
+
+def read_measured(path: str | Path | None = None) -> Measured:
+    """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``, without unseen rows.
+
+    ``path`` defaults to the shipped ``validation.xlsx``. Raises InputError if a sheet is missing or a value is invalid.
+    """
+    source = Path(path) if path is not None else workbook("validation.xlsx")
+    by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
+    missing = [kind for kind in KINDS if kind not in by_name]
+    if missing:
+        raise InputError(Fault(source.name, f"has no sheet {' and no sheet '.join(missing)} with a column row_id"))
+    return Measured(read_kernels(source), by_name["training"], by_name["inference"])

@@ -41,7 +41,7 @@ def with_measured(catalog: Catalog, files: Sequence[str]) -> Catalog:
     if files:
         from pathlib import Path
 
-        from xlperf.calibrate.own_runs import read_own_runs
+        from xlperf.calibrate.validate import read_own_runs
 
         for file in files:
             catalog = catalog.with_tables([read_own_runs(Path(file), catalog)])

@@ -73,7 +73,7 @@ def validate(
 
 def _write_page(path: Path, known: Catalog) -> None:
     """Write the tables of the accuracy page or of the README between their markers."""
-    from xlperf.calibrate.page import Page, write_tables
+    from xlperf.calibrate.accuracy import Page, write_tables
 
     placed = write_tables(path, Page(_measured_rows(()), known, _announced))
     wrote(str(path), len(placed), "table")
@@ -91,7 +91,7 @@ def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None
             if rows:
                 say(title, *_aligned(header, rows), "")
     if not files and leave_out is None and output is None:
-        from xlperf.calibrate.page import Page
+        from xlperf.calibrate.accuracy import Page
 
         table = Page(_measured_rows(()), known, _announced).expected()
         say("What to expect: publishers that no fit has read, as first predicted", *_aligned(*table), "")
@@ -123,8 +123,8 @@ def calibrate(
         return
     table = known.tables["calibration"]
     if fit:
-        from xlperf.calibrate.bands import fitted_calibration, refitted_bands, refitted_machines
-        from xlperf.calibrate.fit import read_measured
+        from xlperf.calibrate.published_errors import read_measured
+        from xlperf.calibrate.sheet import fitted_calibration, refitted_bands, refitted_machines
 
         day, measured = f"{date or datetime.datetime.now():%Y-%m-%d}", read_measured(measurements)
         if not machines:
@@ -155,7 +155,7 @@ def _write_table(output: str, table: Table, catalog: str | None, noun: str) -> N
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
     """Show each of the user's runs before and after, and their lessons, and write them."""
-    from xlperf.calibrate.own_runs import effects, own_runs
+    from xlperf.calibrate.validate import effects, own_runs
     from xlperf.catalog.read import read_plans
     from xlperf.engine.lessons import lessons
 
@@ -231,7 +231,7 @@ def _write(output: str | None, text: str, number: int, noun: str) -> None:
 
 def _cross_validate(catalog: Catalog) -> None:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table
-    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.published_errors import read_measured
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -243,8 +243,17 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
     """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted; with
     an output, also write a line per choice or pair.
     """
-    from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
-    from xlperf.calibrate.pairs import collected_pairs, pair_lines, pair_table, pairs_of, runs_of
+    from xlperf.calibrate.choice import (
+        alternatives_of,
+        choice_lines,
+        choice_table,
+        choices,
+        collected_pairs,
+        pair_lines,
+        pair_table,
+        pairs_of,
+        runs_of,
+    )
     from xlperf.catalog.csv_files import harmless
 
     with progress(0, "published runs") as done:

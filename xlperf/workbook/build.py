@@ -254,7 +254,7 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     ``path``: workbook with the calibration; default: the shipped one.
     """
     from xlperf.calibrate.accuracy import cross_validated_errors, measured_csv
-    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.published_errors import read_measured
 
     measured = read_measured()
     published = (measured.training, measured.inference)

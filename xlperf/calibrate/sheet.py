@@ -1,9 +1,12 @@
-"""Levels of the calibration: rows that equal what a more general level gives are left out of the sheet.
+"""The calibration sheet made anew: kernels, training stacks and serving engines, other machines, bands.
 
-A constant is looked up from the nearest key to the farthest: generation, precision and software, then without each of
-them, the line of the generation, any generation, the parent family, the documented value and the declared default
-(:class:`xlperf.catalog.calibration.Calibration`). A row that changes no look-up by more than :data:`TOLERANCE` says
-nothing.
+Each fit builds on the previous one: stacks and engines are fitted on top of the kernels. The same rows give the same
+sheet. Rows of ``group`` papers and of unseen groups are in no fit.
+
+Rows that equal a more general level are left out. A constant is looked up from the nearest key to the farthest:
+generation, precision and software, then without each of them, the line of the generation, any generation, the parent
+family, the documented value and the declared default (:class:`xlperf.catalog.calibration.Calibration`). A row that
+changes no look-up by more than :data:`TOLERANCE` says nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.published_errors import plans_of
+from xlperf.calibrate.cross_validation import Step, cross_validated
+from xlperf.calibrate.fit_kernels import fit_kernels
+from xlperf.calibrate.fit_machines import and_constants, machine_constants
+from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training, training_constants
+from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables, rounded, without_repeats
+from xlperf.calibrate.published_errors import QUANTITIES, Measured, plans_of
+from xlperf.calibrate.readings import fitted_bands, readings_of
 from xlperf.catalog.calibration import (
     ANY,
     SOFTWARE_FAMILIES,
@@ -28,8 +37,72 @@ from xlperf.catalog.calibration import (
 )
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.measurements.comparison import predicted
+from xlperf.measurements.comparison import MEMORY, predicted
 from xlperf.measurements.published import Published, PublishedPlans
+
+_HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
+
+
+def fit_all(
+    measured: Measured, catalog: Catalog, date: str, step: Step, values_only: bool = False
+) -> list[FittedConstant]:
+    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines.
+
+    ``step`` receives the name of each fit before it starts. With ``values_only`` the training stacks have the constants
+    of the catalog's calibration, and the search starts from their values; otherwise that calibration is not used.
+    """
+
+    def with_only(constants: Sequence[FittedConstant]) -> Catalog:
+        return catalog.with_tables([calibration_table(constants)])
+
+    step("kernels")
+    done = fit_kernels(measured.kernels, with_only([]), date)
+    step("memory")
+    memory = fit_memory(measured.training, with_only(done), date)
+    step("training")  # a step may wait for an allocator without room
+    known = training_constants(catalog.tables["calibration"], date) if values_only else []
+    done += fit_training(measured.training, with_only([*done, *memory]), date, known) + memory
+    step("serving")
+    done += fit_serving(measured.inference, with_only(done), date)
+    return without_repeats(done)
+
+
+def fitted_calibration(catalog: Catalog, date: str, measured: Measured, step: Step, values_only: bool) -> Table:
+    """Refit the calibration sheet, with cross-validation errors, without bands."""
+    table = calibration_table(fit_all(measured, catalog, date, step, values_only))
+    step("errors")
+    return with_errors(table, (measured.training, measured.inference), catalog)
+
+
+def with_errors(table: Table, published: Sequence[Published], catalog: Catalog) -> Table:
+    """Calibration sheet with the leave-one-model-out error of each constant fitted on published rows."""
+    known = catalog.with_tables([table])
+    error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
+    for rows in published:
+        for quantities in (QUANTITIES, (MEMORY,)):
+            for row, (size, _) in cross_validated(rows, known, quantities=quantities).of_constant.items():
+                error[row] = rounded(size)
+                words = [word for word in str(notes[row]).split("; ") if word and word != _HELD_OUT]
+                notes[row] = "; ".join([*words, _HELD_OUT])
+    return Table("calibration", {**table.columns, "error": error, "notes": notes}, table.place)
+
+
+def refitted_machines(measured: Measured, catalog: Catalog, date: str) -> Catalog:
+    """Catalog with constants of accelerators beyond NVIDIA refitted; all other constants are unchanged."""
+    shared, done = machine_constants(measured, catalog, date)
+    return and_constants(shared, done)
+
+
+def refitted_bands(published: Sequence[Published], catalog: Catalog, date: str) -> Table:
+    """Calibration sheet with bands fitted anew on the readings, without rows that equal a more general level."""
+    bands = fitted_bands(readings_of(published, catalog), date)
+    table = without_equal_levels(catalog.tables["calibration"], catalog)
+    table = without_weak_rows(table, catalog, published)
+    return joined_tables(table, calibration_table(bands))
+
+
+# --- levels --------------------------------------------------------------------------------------------------------
+
 
 TOLERANCE = 0.006
 """Largest relative change of a constant in any look-up. [-]"""
