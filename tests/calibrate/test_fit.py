@@ -19,7 +19,7 @@ from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
 from xlperf.calibrate.cross_validation import rows_of
-from xlperf.calibrate.fit_machine_kernels import SOURCE as OF_MACHINES
+from xlperf.calibrate.fit_machines import MACHINE_SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_machines import kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fit_published import (
     MOST_CONSTANTS,

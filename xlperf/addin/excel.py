@@ -21,8 +21,7 @@ from pathlib import Path, PureWindowsPath
 from xml.sax.saxutils import escape
 
 from xlperf import __version__
-from xlperf.addin.blocks import Row, blocks
-from xlperf.addin.functions import Function, functions
+from xlperf.addin.functions import Function, Row, blocks, functions
 from xlperf.addin.vba_project import Project, VbaError
 from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced

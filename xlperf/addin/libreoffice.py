@@ -29,7 +29,7 @@ IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
 EVENTS = ("OnLoadFinished", "OnViewCreated", "OnSaveDone", "OnSaveAsDone")
 SPILL = "Select a range as large as the block, for example A10:F20, and enter it with Ctrl+Shift+Enter."
-HOST_MODULES = ("client", "libreoffice_host", "neighbours")
+HOST_MODULES = ("client", "host")
 _ATTEMPTS = 3
 """Runs of LibreOffice's extension manager before a crash counts as an answer."""
 _LAST_EXIT_CODE = 128

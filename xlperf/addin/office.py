@@ -29,8 +29,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from xlperf import __version__
-from xlperf.addin.blocks import blocks
-from xlperf.addin.functions import Function, functions
+from xlperf.addin.functions import Function, blocks, functions
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced

@@ -20,7 +20,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import WeakKeyDictionary
@@ -42,7 +42,7 @@ from xlperf.addin.cells import (
     read_block,
     words_of,
 )
-from xlperf.addin.functions import Argument, Function, functions
+from xlperf.addin.functions import Argument, Function, functions, result_functions
 from xlperf.addin.handles import (
     HANDLE_PREFIX,
     CatalogStore,
@@ -53,6 +53,7 @@ from xlperf.addin.handles import (
     handle_of,
     with_blocks,
 )
+from xlperf.addin.host import by_own_function
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind
@@ -469,3 +470,42 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+__all__ = ["__version__", "answers"]
+
+
+@cache
+def _session() -> Session:
+    return Session()
+
+
+def answers(request: str) -> str:
+    """Answers to calls, both as JSON: ``[{"id": 1, "function": name, "arguments": [...]}]`` and ``[{"id": 1, "rows":
+    [[...]]}]``. Single plans under one header are evaluated together.
+
+    >>> answers('[{"id": 1, "function": "XLPERF_DIE_YIELD", "arguments": [100, 0.1]}]')
+    '[{"id": 1, "rows": [[0.9052869546929831]]}]'
+    """
+    session, calls = _session(), json.loads(request, parse_int=float)
+    for call in calls:
+        asked = by_own_function(call["function"], call["arguments"], result_functions())
+        call["function"], call["arguments"] = asked
+    for name, arguments, rows in _together(calls):
+        session.others(name, arguments, rows)  # their results are in the cache of the session then
+    answered = [{"id": int(call["id"]), "rows": session.call(call["function"], call["arguments"])} for call in calls]
+    return json.dumps(answered, default=as_json)
+
+
+def _together(calls: list[dict[str, Any]]) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Function, arguments and rows of calls that ask for one result of plans under one header and catalog."""
+    groups: dict[str, tuple[str, list[Any], list[Any]]] = {}
+    for call in calls:
+        name, arguments = call["function"], call["arguments"]
+        function = functions().get(name)
+        if function is None or not function.is_per_plan or len(arguments) < 3 or not arguments[2]:
+            continue
+        plan, *others = arguments
+        if isinstance(plan, list) and len(plan) == 1:
+            groups.setdefault(json.dumps([name, others]), (name, arguments, []))[2].append(plan[0])
+    return (group for group in groups.values() if len(group[2]) > 1)

@@ -5,7 +5,7 @@ error is the text of its code, ``#N/A``, which the add-in and xlwings Lite show 
 it in words.
 
 The add-in also passes the addresses of a plan and its header, so that the rows of this table are evaluated together
-(:mod:`xlperf.addin.neighbours`). Reading them computes nothing in Excel: a cell that is out of date gives its last
+(:mod:`xlperf.addin.host`). Reading them computes nothing in Excel: a cell that is out of date gives its last
 value, and a wrong guess costs time alone.
 """
 
@@ -28,7 +28,7 @@ from xlperf import __version__
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import stale_words
 from xlperf.addin.functions import PLACES, Function, functions, result_functions
-from xlperf.addin.neighbours import MOST_ROWS, Neighbours, by_own_function
+from xlperf.addin.host import MOST_ROWS, Neighbours, by_own_function
 from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.cells import in_days

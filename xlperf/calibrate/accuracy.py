@@ -23,7 +23,7 @@ from xlperf.base.files import replaced
 from xlperf.base.units import factor
 from xlperf.calibrate.cross_validation import cross_validated
 from xlperf.calibrate.fit_machine_kernels import as_measured
-from xlperf.calibrate.fitter import rounded
+from xlperf.calibrate.fitter import percent, rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
@@ -168,7 +168,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
             lines.append(
                 (
                     f"{kind.kind}: {group}", quantity, f"{len(some)}", f"{round(weight.sum())}",
-                    _percent(weighted_quantile(size, weight, 0.5)), _percent(weighted_quantile(size, weight, 0.9)),
+                    percent(weighted_quantile(size, weight, 0.5)), percent(weighted_quantile(size, weight, 0.9)),
                     _factor(weighted_quantile(factors, weight, 0.5)), _factor(weighted_quantile(factors, weight, 0.9)),
                     f"{100.0 * math.expm1(weighted_quantile(logs, weight, 0.5)):+.1f} %",
                     *_statistics(logs), *_statistics(some.fitted),
@@ -182,16 +182,12 @@ def _statistics(errors: Array) -> tuple[str, str]:
     sizes = np.abs(np.expm1(errors[~np.isnan(errors)]))
     if not len(sizes):
         return "-", "-"
-    return _percent(float(np.median(sizes))), _percent(float(np.quantile(sizes, 0.9)))
+    return percent(float(np.median(sizes))), percent(float(np.quantile(sizes, 0.9)))
 
 
 def _share(inside: Array, weight: Array) -> str:
     known = ~np.isnan(inside)
-    return f"{100.0 * float(inside[known] @ weight[known] / weight[known].sum()):.0f} %" if known.any() else "-"
-
-
-def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{100.0 * value:.1f} %"
+    return percent(float(inside[known] @ weight[known] / weight[known].sum()), 0) if known.any() else "-"
 
 
 def _factor(log: float) -> str:
@@ -200,12 +196,11 @@ def _factor(log: float) -> str:
 
 def kernel_table(errors: Sequence[KernelError]) -> Table:
     """One line per operation, then by accelerator and precision."""
-    lines: list[tuple[str, ...]] = []
-    for one in errors:
-        bar = "-" if math.isnan(one.bar) else f"{100.0 * one.bar:.0f} %"
-        cells = (f"{one.count}", _percent(one.median), _percent(one.p90), bar)
-        lines.append((one.operation, one.accelerator or "all", one.precision, *cells))
-    return _KERNELS, lines
+    return _KERNELS, [
+        (one.operation, one.accelerator or "all", one.precision, f"{one.count}", percent(one.median), percent(one.p90),
+         percent(one.bar, 0))
+        for one in errors
+    ]  # fmt: skip
 
 
 _AS_PUBLISHED = " as published"
@@ -471,4 +466,4 @@ def _bias(logs: Array) -> str:
 
 
 def _rounded(value: float) -> str:
-    return f"{100.0 * value:.0f} %" if value >= 0.0995 else f"{100.0 * value:.1f} %"
+    return percent(value, 0 if value >= 0.0995 else 1)

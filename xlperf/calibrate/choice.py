@@ -21,6 +21,7 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.units import factor
+from xlperf.calibrate.fitter import percent
 from xlperf.calibrate.published_errors import UNSEEN, plans_of, seen_rows
 from xlperf.calibrate.readings import with_bands
 from xlperf.catalog.calibration import declared_constants
@@ -97,7 +98,7 @@ def alternatives_of(
     ``progress`` receives the number of rows of each finished block.
     """
     by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
-    catalog = _of_read_sources(catalog)
+    catalog = with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
     for rows in published:
         rows = seen_rows(rows)
         plans = plans_of(rows, catalog)
@@ -110,11 +111,6 @@ def alternatives_of(
                 row = place[record.row_id]
                 by_name[rows.kind].append(_alternative(rows, row, record, fits[row]))
     return by_name
-
-
-def _of_read_sources(catalog: Catalog) -> Catalog:
-    """Catalog whose bands are not widened for an unknown source."""
-    return with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
 
 
 def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:
@@ -168,30 +164,29 @@ def _best_of_each_engine(group: Sequence[Alternative]) -> list[Alternative]:
 
 
 def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
-    chosen = _chosen(group)
-    best = min(group, key=lambda one: one.measured)
-    return Choice(
-        kind,
-        _size(group),
-        _question(group),
-        len(group),
-        chosen.row_id,
-        best.row_id,
-        chosen.measured / best.measured - 1.0,
-        kendall_tau([one.measured for one in group], [one.predicted for one in group]),
-    )
-
-
-def _chosen(group: Sequence[Alternative]) -> Alternative:
     """The fastest predicted run that fits; among runs within its band, the run with the lowest upper end."""
-    own = [one for one in group if one.fits] or group
-    return own[most_robust(*(np.array([getattr(one, name) for one in own]) for name in ("predicted", "high")))]
+    fitting = [one for one in group if one.fits] or group
+    predicted_times, high = (np.array([getattr(one, name) for one in fitting]) for name in ("predicted", "high"))
+    chosen, best = fitting[most_robust(predicted_times, high)], min(group, key=lambda one: one.measured)
+    tau = kendall_tau([one.measured for one in group], [one.predicted for one in group])
+    return _choice(kind, group, chosen, best, chosen.measured / best.measured - 1.0, tau)
+
+
+def _choice(
+    kind: str, group: Sequence[Alternative], chosen: Alternative, best: Alternative, regret: float, tau: float,
+    limit: float = math.nan, broken: bool = False,
+) -> Choice:  # fmt: skip
+    largest = max(one.size for one in group)
+    size = next(words for bound, words in _SIZES if largest <= bound)
+    fields = group[0].fields
+    same = [name for name in fields if len({one.fields[name] for one in group}) == 1 and fields[name]]
+    question = ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
+    return Choice(kind, size, question, len(group), chosen.row_id, best.row_id, regret, tau, limit, broken)
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
     """Highest throughput under a limit: by the prediction, and by the upper end of the band."""
-    kept = [one for one in group if one.measured <= limit]
-    best = max(kept, key=lambda one: one.rate(one.measured))
+    best = max((one for one in group if one.measured <= limit), key=lambda one: one.rate(one.measured))
     results = []
     for kind in ("estimate", "band"):
         allowed = [one for one in group if (one.predicted if kind == "estimate" else one.high) <= limit]
@@ -200,23 +195,8 @@ def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
         chosen = max(allowed, key=lambda one: one.rate(one.predicted))
         regret = max(best.rate(best.measured) / chosen.rate(chosen.measured) - 1.0, 0.0)
         broken = chosen.measured > limit * (1.0 + TOLERATED)
-        words = f"throughput under TPOT, {kind}"
-        results.append(
-            Choice(words, _size(group), _question(group), len(group), chosen.row_id, best.row_id, regret, math.nan,
-                   limit, broken)
-        )  # fmt: skip
+        results.append(_choice(f"throughput under TPOT, {kind}", group, chosen, best, regret, math.nan, limit, broken))
     return results
-
-
-def _size(group: Sequence[Alternative]) -> str:
-    largest = max(one.size for one in group)
-    return next(words for bound, words in _SIZES if largest <= bound)
-
-
-def _question(group: Sequence[Alternative]) -> str:
-    fields = group[0].fields
-    same = [name for name in fields if len({one.fields[name] for one in group}) == 1 and fields[name]]
-    return ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
@@ -249,10 +229,10 @@ def _line(kind: str, size: str, result: Sequence[Choice]) -> tuple[str, ...]:
     taus = np.array([one.tau for one in result if not math.isnan(one.tau)])
     limited = [one for one in result if not math.isnan(one.limit)]
     right = np.mean([one.regret <= NEAR and not one.broken for one in result])
-    shown = [f"{100.0 * np.quantile(kept, share):.1f} %" if len(kept) else "-" for share in (0.5, 0.9)]
+    shown = [percent(float(np.quantile(kept, share))) if len(kept) else "-" for share in (0.5, 0.9)]
     tau = f"{np.median(taus):.2f}" if len(taus) else "-"
-    broken = f"{100.0 * np.mean([one.broken for one in limited]):.0f} %" if limited else "-"
-    return (kind, size, f"{len(result)}", f"{100.0 * right:.0f} %", *shown, tau, broken)
+    broken = percent(float(np.mean([one.broken for one in limited])), 0) if limited else "-"
+    return (kind, size, f"{len(result)}", percent(float(right), 0), *shown, tau, broken)
 
 
 def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
@@ -401,13 +381,12 @@ def _times(
     result = next((name for name in scale if name in values), None)
     times = {}
     if result is not None:
-        times[RATE] = (scale[result] * values[result][0], scale[result] * values[result][1])
+        times[RATE] = scale[result] * np.array(values[result])
     elif first is not None and token is not None and output > 1.0:
-        whole = [factor("ms") * (one + (output - 1.0) * each) / output for one, each in zip(first, token, strict=True)]
-        times[RATE] = (whole[0], whole[1])
+        times[RATE] = factor("ms") * (np.array(first) + (output - 1.0) * np.array(token)) / output
     if token is not None:
-        times[TOKEN] = (factor("ms") * token[0], factor("ms") * token[1])
-    return times
+        times[TOKEN] = factor("ms") * np.array(token)
+    return {name: (float(both[0]), float(both[1])) for name, both in times.items()}
 
 
 def pairs_of(runs: Sequence[Run]) -> list[Pair]:
@@ -421,10 +400,8 @@ def pairs_of(runs: Sequence[Run]) -> list[Pair]:
             kind = _kind(first, second)
             shared = [name for name in first.times if name in second.times]
             if kind and shared:
-                ratios = {}
-                for name in shared:
-                    one, other = first.times[name], second.times[name]
-                    ratios[name] = (one[0] / other[0], one[1] / other[1])
+                times = {name: (first.times[name], second.times[name]) for name in shared}
+                ratios = {name: (one[0] / other[0], one[1] / other[1]) for name, (one, other) in times.items()}
                 results.append(Pair(first, second, kind, ratios))
     return results
 
@@ -500,9 +477,7 @@ class Score:
 
     def words(self) -> tuple[str, ...]:
         """Cells of a table: pairs, median error, p90, pairs that differ, share of these that are right."""
-        shown = ["-" if math.isnan(value) else f"{100.0 * value:.1f} %" for value in (self.median, self.p90)]
-        named = "-" if math.isnan(self.named) else f"{100.0 * self.named:.0f} %"
-        return (f"{self.count}", *shown, f"{self.apart}", named)
+        return f"{self.count}", percent(self.median), percent(self.p90), f"{self.apart}", percent(self.named, 0)
 
 
 def alike(scores: Sequence[Score]) -> Score:

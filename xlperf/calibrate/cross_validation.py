@@ -20,7 +20,6 @@ from xlperf.base.arrays import Array
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machines import (
     accelerators_by_line,
-    and_constants,
     kernels_of_other_generations,
     machine_constants,
     of_other_precisions,
@@ -36,7 +35,15 @@ from xlperf.calibrate.fit_published import (
     training_constants,
     without_reference,
 )
-from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, FittedConstant, calibration_table, joined_tables, solve
+from xlperf.calibrate.fitter import (
+    FEWEST_ROWS,
+    SPREADS,
+    FittedConstant,
+    and_constants,
+    calibration_table,
+    joined_tables,
+    solve,
+)
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -61,7 +68,6 @@ from xlperf.measurements.comparison import MEMORY
 from xlperf.measurements.published import Published, PublishedPlans
 
 Step = Callable[[str], None]
-Groups = Callable[[PublishedPlans, Errors], Mapping[str, Sequence[np.ndarray]]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ def cross_validated(
     if not len(entries):
         return CrossValidation(entries, {})
     responses, rows = _responses(plans, entries, say)
-    errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, [entries.model], say))
+    errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, entries.model, say))
     sizes = np.abs(np.expm1(errors.by_models))
     of_constant = {
         row: (float(np.nanmedian(sizes[users])), errors.num_rows(users))
@@ -98,19 +104,12 @@ def cross_validated(
 
 
 def left_out_together(
-    plans: PublishedPlans, quantities: Sequence[str], groups_of: Groups
-) -> tuple[Errors, dict[str, Array]]:
-    """Errors of published rows if all rows of the same group are left out of the fit, for several groupings.
-
-    ``groups_of`` returns groupings by name, each with one or more group names per entry. Returns the entries, and their
-    errors by grouping.
-    """
+    plans: PublishedPlans, quantities: Sequence[str], names: Callable[[PublishedPlans, Errors], np.ndarray]
+) -> tuple[Errors, Array]:
+    """Published rows, and their errors if all rows whose entries have the same of ``names`` are left out of the fit."""
     entries = errors_of(plans, quantities)
     responses, rows = _responses(plans, entries, _nothing)
-    chosen = groups_of(plans, entries)
-    return entries, {
-        name: _left_out(plans, entries, responses, rows, groups, _nothing) for name, groups in chosen.items()
-    }
+    return entries, _left_out(plans, entries, responses, rows, names(plans, entries), _nothing)
 
 
 def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
@@ -151,22 +150,15 @@ def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> tuple[Respo
 
 
 def _left_out(
-    plans: PublishedPlans,
-    entries: Errors,
-    responses: Responses,
-    rows: Sequence[int],
-    groups: Sequence[np.ndarray],
-    say: Step,
+    plans: PublishedPlans, entries: Errors, responses: Responses, rows: Sequence[int], groups: np.ndarray, say: Step
 ) -> Array:
-    """Errors of each entry under constants fitted without the entries that share any of its groups."""
+    """Errors of each entry under constants fitted without the entries of its group."""
     result = np.full(len(entries), math.nan)
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
-    folds = list(zip(*(group.tolist() for group in groups), strict=True))
-    for fold in sorted(set(folds)):
+    for name in sorted(set(groups.tolist())):
         say("folds")
-        own = np.logical_and.reduce([group == name for group, name in zip(groups, fold, strict=True)])
-        alike = np.logical_or.reduce([group == name for group, name in zip(groups, fold, strict=True)])
-        values, gone = _refitted(entries, responses, rows, fitted & ~alike, alike)
+        own = groups == name
+        values, gone = _refitted(entries, responses, rows, fitted & ~own, own)
         kept = np.setdiff1d(np.arange(len(table)), gone)
         some, errors = taken(plans, entries, own)
         catalog = some.catalog.with_tables([changed(table, values).take(kept)])
@@ -259,7 +251,7 @@ def lost_ratios(kept: Measured, catalog: Catalog) -> list[FittedConstant]:
     """
     measured = {str(row["gpu"]).casefold() for row in kept.kernels}
     return [
-        FittedConstant(family, *key, name, declared_constants()[family][name].default, "", 0, math.nan, "", "")
+        FittedConstant(family, *key, name, declared_constants()[family][name].default)
         for (family, name), rows in documented_rows().items()
         for key in rows
         if family in ("gemm", "serving_experts") and name != "gradient_slowdown" and key[0] != ANY

@@ -207,26 +207,13 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
         own = group.own(one)
         sources = " ".join(sorted({source for source, mine in zip(rows.source_id, own, strict=True) if mine}))
         errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
-        result.append(
-            FittedConstant(
-                one.family,
-                one.generation,
-                one.precision,
-                ANY,
-                one.constant,
-                rounded(value / factor(one.declared.unit)),
-                f"{sources}: {int((own & ~held).sum())} of {int(own.sum())} rows",
-                int((own & ~held).sum()),
-                rounded(float(np.median(errors))),
-                date,
-                SOURCE,
-                notes=_said(one, value),
-            )
-        )
+        number, inside = int((own & ~held).sum()), rounded(value / factor(one.declared.unit))
+        about = (f"{sources}: {number} of {int(own.sum())} rows", number, rounded(float(np.median(errors))), date)
+        result.append(FittedConstant(*one.key, inside, *about, SOURCE, notes=_remark(one, value)))
     return result
 
 
-def _said(one: Parameter, value: float) -> str:
+def _remark(one: Parameter, value: float) -> str:
     """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     if one.constant in _AT_MOST and value >= 0.999 * one.bounds[1]:
@@ -239,26 +226,18 @@ def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
     known = " ".join(
         row["lines"] for row in resources.rows("calibrate/machine_kernels.csv") if row["constant"] == _POWER
     ).split()
-    return [
-        FittedConstant(
-            "gemm", line, ANY, ANY, _POWER, 0.0, "", 0, math.nan, date, SOURCE,
-            kind="assumption", notes="power limits are estimates: in the rate, which was measured under them",
-        )
-        for line in sorted(set(lines) - set(known))
-    ]  # fmt: skip
+    words = "power limits are estimates: in the rate, which was measured under them"
+    none = FittedConstant("gemm", "", ANY, ANY, _POWER, 0.0, date=date, source=SOURCE).assumed(words)
+    return [replace(none, generation=line) for line in sorted(set(lines) - set(known))]
 
 
 def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
     """Attention of lines without measurements: as on any machine, except for estimated power limits."""
     measured = {one.generation for one in constants if one.family == "attention"}
     others = set(machine_lines(catalog).values()) - measured if constants else set()
-    return [
-        FittedConstant(
-            "attention", line, ANY, ANY, "energy_per_flop", 0.0, "", 0, math.nan, date, SOURCE,
-            kind="assumption", notes="power limits are estimates: no clock is derived from them",
-        )
-        for line in sorted(others)
-    ]  # fmt: skip
+    words = "power limits are estimates: no clock is derived from them"
+    none = FittedConstant("attention", "", ANY, ANY, _POWER, 0.0, date=date, source=SOURCE).assumed(words)
+    return [replace(none, generation=line) for line in sorted(others)]
 
 
 def products_of_others(
@@ -284,10 +263,8 @@ def products_of_others(
     others = set(lines.values()) - {of for _, of in swept} - {lines[one.generation] for one in best}
     if "bf16" not in usual:
         return best
-    mean = FittedConstant(
-        "gemm", "", "bf16", ANY, "compute_efficiency", rounded(usual["bf16"]), "", 0, math.nan, date, SOURCE,
-        kind="assumption", notes="not measured: mean of the machines that were",
-    )  # fmt: skip
+    mean = FittedConstant("gemm", "", "bf16", ANY, _RATE[1], rounded(usual["bf16"]), date=date, source=SOURCE)
+    mean = mean.assumed("not measured: mean of the machines that were")
     return [*best, *(replace(mean, generation=line) for line in sorted(others))]
 
 

@@ -29,9 +29,8 @@ from xlperf.calibrate.fitter import (
     Parameter,
     Problem,
     Solution,
-    calibration_table,
+    and_constants,
     fit_set,
-    joined_tables,
     rounded,
     solve,
     without_repeats,
@@ -75,7 +74,6 @@ _NEEDED = (
 )
 _QUANTISED = ("fp8", "int8", "fp4", "int4")
 """Storage precisions of expert weights below 16 bits."""
-_OF_PRECISIONS = "mean of the other precisions below 16 bits"
 
 
 def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -95,9 +93,7 @@ def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
         value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
         missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
         results += [
-            replace(
-                own[0], precision=name, value=value, fit_set="", num_rows=0, kind="assumption", notes=_OF_PRECISIONS
-            )
+            own[0].unmeasured("mean of the other precisions below 16 bits", precision=name, value=value)
             for name in missing
         ]
     return results
@@ -157,11 +153,6 @@ def _apart(software: str) -> bool:
     return software == ANY or any(fnmatchcase(software, one) for one in _APART)
 
 
-def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
-    """Catalog whose calibration has more constants; they replace rows with the same key."""
-    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
-
-
 def of_other_software(published: Published, catalog: Catalog, rows: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Kernel slowdown of unmeasured software: the value without bias on the mean over measured stacks.
 
@@ -174,6 +165,10 @@ def of_other_software(published: Published, catalog: Catalog, rows: Sequence[Fit
     stacks = {row.software for row in known if not _apart(row.software)}
     if not stacks or any(row.software == ANY for row in known):
         return []
+
+    def needed(slowdown: float) -> FittedConstant:
+        return known[0].unmeasured(_NEEDED, generation=ANY, software=ANY, value=slowdown)
+
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans, (STEP_TIME,))
     alike = [same_kernels(name) in stacks for name in entries.software.tolist()]
@@ -181,20 +176,14 @@ def of_other_software(published: Published, catalog: Catalog, rows: Sequence[Fit
     plans, entries = taken(plans, entries, own)
     means = []
     for slowdown in _TRIED:
-        result = _of_software(known[0], slowdown)
+        result = needed(slowdown)
         errors, _ = log_errors(
             replace(_without_name(plans), catalog=and_constants(plans.catalog, [result])), (STEP_TIME,)
         )
         medians = _medians(entries.software, entries.family, aligned(errors, entries))
         means.append(added(medians) / len(medians))
     value = rounded(math.exp(float(np.interp(0.0, means, [math.log(slowdown) for slowdown in _TRIED]))))
-    return [_of_software(known[0], value)]
-
-
-def _of_software(like: FittedConstant, value: float) -> FittedConstant:
-    return replace(
-        like, generation=ANY, software=ANY, value=value, fit_set="", num_rows=0, kind="assumption", notes=_NEEDED
-    )
+    return [needed(value)]
 
 
 def _without_name(plans: PublishedPlans) -> PublishedPlans:
@@ -387,26 +376,15 @@ def _sheet_rows(
         below = [other for other, special in enumerate(parameters) if special.parent == at]
         own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
         named = {names[row] for row in own.tolist()}
-        results.append(
-            FittedConstant(
-                one.family,
-                one.generation,
-                one.precision,
-                one.software,
-                one.constant,
-                rounded(float(solution.values[at]) / factor(one.declared.unit)),
-                " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text),
-                len(named),
-                rounded(float(np.median(np.abs(np.expm1(solution.residuals[own]))))),
-                date,
-                MACHINE_SOURCE,
-                notes=_said(one, float(solution.values[at])),
-            )
-        )
+        fitted = " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text)
+        error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[own])))))
+        value, notes = float(solution.values[at]), _remark(one, float(solution.values[at]))
+        inside = rounded(value / factor(one.declared.unit))
+        results.append(FittedConstant(*one.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes))
     return results
 
 
-def _said(one: Parameter, value: float) -> str:
+def _remark(one: Parameter, value: float) -> str:
     """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     low, high = one.bounds
@@ -430,32 +408,12 @@ def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date:
         for line in (name for name in lines if name not in known):
             today = _today(row, line, ANY, catalog) / factor(declared_constants()[row["family"]][row["constant"]].unit)
             mean = math.exp(float(np.mean(np.log([today, *known.values()]))))
-            more.append(
-                FittedConstant(
-                    row["family"],
-                    line,
-                    row["precision"],
-                    ANY,
-                    row["constant"],
-                    rounded(mean),
-                    "",
-                    0,
-                    math.nan,
-                    date,
-                    MACHINE_SOURCE,
-                    kind="assumption",
-                    notes="not measured: mean of any machine and of the lines that were fitted",
-                )
-            )
+            key = (row["family"], line, row["precision"], ANY, row["constant"])
+            one = FittedConstant(*key, rounded(mean), date=date, source=MACHINE_SOURCE)
+            more.append(one.assumed("not measured: mean of any machine and of the lines that were fitted"))
     return more
 
 
 def _of_other_stacks(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Constants of unmeasured stacks on a line, copied from its fitted stack."""
-    return [
-        replace(
-            one, software=ANY, fit_set="", num_rows=0, error=math.nan, kind="assumption", notes=f"as {one.software}"
-        )
-        for one in constants
-        if one.software != ANY
-    ]
+    return [one.unmeasured(f"as {one.software}", software=ANY) for one in constants if one.software != ANY]

@@ -23,13 +23,7 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fit_machines import (
-    SLOWDOWN,
-    and_constants,
-    kernels_of_other_generations,
-    of_other_precisions,
-    of_other_software,
-)
+from xlperf.calibrate.fit_machines import SLOWDOWN, kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     SPREADS,
@@ -37,6 +31,7 @@ from xlperf.calibrate.fitter import (
     Parameter,
     Problem,
     Solution,
+    and_constants,
     fit_set,
     most_telling,
     pooled_parameters,
@@ -51,7 +46,6 @@ from xlperf.calibrate.published_errors import (
     may_be_fitted,
     plans_to_fit,
     published_problem,
-    row_of_sheet,
     stored_precision,
     taken,
     users_of,
@@ -432,8 +426,9 @@ def _sheet_rows(
         identified = bool(solution.identified[at])
         named = set(entries.row_ids[mask].tolist()) if identified else set()
         results.append(
-            replace(
-                row_of_sheet(one, rounded(float(solution.values[at]))),
+            FittedConstant(
+                *one.key,
+                rounded(float(solution.values[at])),
                 fit_set=fit_set(named, published.text["row_id"]),
                 num_rows=len(named),
                 date=date,

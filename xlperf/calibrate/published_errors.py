@@ -260,12 +260,10 @@ def changed(table: Table, values: Mapping[int, float]) -> Table:
     return Table("calibration", {**table.columns, "value": column}, table.place)
 
 
-def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
-    """A parameter as a row of the calibration sheet without a source."""
-    one = parameter
-    return FittedConstant(
-        one.family, one.generation, one.precision, one.software, one.constant, value, "", 0, math.nan, "", ""
-    )
+def _with_starts(plans: PublishedPlans, parameters: Sequence[Parameter]) -> Table:
+    """Calibration of plans, in which the start values of parameters replace rows with the same key."""
+    starts = calibration_table([FittedConstant(*one.key, one.first) for one in parameters])
+    return joined_tables(plans.catalog.tables["calibration"], starts)
 
 
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
@@ -273,9 +271,7 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
 
     The calibration has no other row of these families that is as specific as a parameter.
     """
-    table = joined_tables(
-        plans.catalog.tables["calibration"], calibration_table([row_of_sheet(one, one.first) for one in parameters])
-    )
+    table = _with_starts(plans, parameters)
     calibration = Calibration(table)
     names = ("family", "generation", "precision", "software", "constant")
     keys = zip(*(table.text(name, ANY) for name in names), strict=True)
@@ -305,12 +301,11 @@ def published_problem(
 
     The parameters replace rows of the calibration of ``plans``; entries outside ``chosen`` have weight 0.
     """
-    rows = [row_of_sheet(one, one.first) for one in parameters]
-    table = joined_tables(plans.catalog.tables["calibration"], calibration_table(rows))
-    first = len(table) - len(rows)
+    table = _with_starts(plans, parameters)
+    first = len(table) - len(parameters)
     users = users_of(plans, entries, parameters)
     parts: dict[bytes, Callable[[Catalog], Array]] = {}
-    base: tuple[Array, Array] = np.full(len(rows), math.nan), np.zeros(0)
+    base: tuple[Array, Array] = np.full(len(parameters), math.nan), np.zeros(0)
 
     def residuals(trials: Array) -> Array:
         nonlocal base

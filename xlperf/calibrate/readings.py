@@ -35,7 +35,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
-from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables, rounded
+from xlperf.calibrate.fitter import FittedConstant, and_constants, rounded
 from xlperf.calibrate.published_errors import (
     NEVER_FITTED,
     QUANTITIES,
@@ -198,10 +198,7 @@ def _probed(plans: PublishedPlans, part: str) -> Array:
 
 def with_bands(catalog: Catalog, values: dict[str, float]) -> Catalog:
     """Catalog with other constants of bands."""
-    rows = [
-        FittedConstant("band", ANY, ANY, ANY, name, value, "", 0, math.nan, "", "") for name, value in values.items()
-    ]
-    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(rows))])
+    return and_constants(catalog, [FittedConstant("band", ANY, ANY, ANY, *each) for each in values.items()])
 
 
 SHARE = 0.8
@@ -223,21 +220,10 @@ def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:
             continue
         inside = np.abs(own.first) <= widths_left_out(own, name)
         words = f"{100.0 * inside.mean():.0f} % of the values of publishers left out lie in the band"
+        rows, error = len(set(own.row_ids.tolist())), rounded(float(np.median(np.abs(np.expm1(own.first)))))
+        about = (f"{len(set(own.source.tolist()))} publishers", rows, error, date, BAND_SOURCE)
         results += [
-            FittedConstant(
-                "band",
-                ANY,
-                ANY,
-                ANY,
-                f"{name}{part}",
-                value,
-                f"{len(set(own.source.tolist()))} publishers",
-                len(set(own.row_ids.tolist())),
-                rounded(float(np.median(np.abs(np.expm1(own.first))))),
-                date,
-                BAND_SOURCE,
-                notes=words,
-            )
+            FittedConstant("band", ANY, ANY, ANY, f"{name}{part}", value, *about, notes=words)
             for part, value in zip(PARTS, _fitted_band(own, name).tolist(), strict=True)
         ]
     return results

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, inside_value, rounded, solve
-from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, declared_values, rounded, solve
+from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
 from xlperf.measurements.kernels import (
@@ -132,23 +133,10 @@ def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: s
 
 def library_tiles(date: str) -> list[FittedConstant]:
     """Calibration rows of libraries with other tile sets than the default: read from their code, not fitted."""
+    words = "the tiles that the library is built with; not fitted"
     return [
-        FittedConstant(
-            "gemm",
-            generation,
-            precision,
-            software,
-            constant,
-            value,
-            "",
-            0,
-            math.nan,
-            date,
-            source,
-            kind="datasheet",
-            notes="the tiles that the library is built with; not fitted",
-        )
-        for (generation, precision, software, constant), (value, source) in LIBRARY_TILES.items()
+        FittedConstant("gemm", *key, value, date=date, source=source, kind="datasheet", notes=words)
+        for key, (value, source) in LIBRARY_TILES.items()
     ]
 
 
@@ -189,21 +177,12 @@ class _Fit:
         """Rows of the calibration sheet, of generation any."""
         machines = len(set(self.rows.accelerator))
         kernels = {"gemm": "products"}.get(self.rows.family, "kernels of attention")
+        fitted = f"{len(self.index)} of {len(self.rows)} {kernels} of {machines} accelerators"
+        notes = "shared by all generations, for those without measurements; error: median of rows held back"
+        about = (fitted, len(self.index), rounded(self.median), date, "rows of the sheet kernels in validation.xlsx")
+        row = FittedConstant(self.rows.family, ANY, ANY, ANY, "", 0.0, *about, notes=notes)
         return [
-            FittedConstant(
-                self.rows.family,
-                ANY,
-                precision,
-                software,
-                name,
-                rounded(float(value.item())),
-                f"{len(self.index)} of {len(self.rows)} {kernels} of {machines} accelerators",
-                len(self.index),
-                rounded(self.median),
-                date,
-                "rows of the sheet kernels in validation.xlsx",
-                notes="shared by all generations, for those without measurements; error: median of rows held back",
-            )
+            replace(row, precision=precision, software=software, constant=name, value=rounded(float(value.item())))
             for (precision, software), constants in values.items()
             for name, value in constants.items()
         ]
@@ -221,9 +200,7 @@ def _parameter(family: str, name: str, centre: float, precision: str = ANY, soft
 
 
 def _product_parameters(known: set[str]) -> list[Parameter]:
-    declared = declared_constants()["gemm"]
-    energy = {"energy_per_flop": _USUAL_ENERGY}
-    centre = {name: inside_value("gemm", name, declared[name].default) for name in _COMMON} | energy | _FIXED
+    centre = declared_values("gemm") | {"energy_per_flop": _USUAL_ENERGY} | _FIXED
     results = [_parameter("gemm", name, centre[name]) for name in _COMMON]
     narrow = {"energy_per_flop": _PER_HALVING * _USUAL_ENERGY, "launch_time": 1e-5, "input_traffic": 10.0}
     for precision in ("fp8", FP8_BLOCK, "fp4"):
@@ -269,10 +246,7 @@ def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Ar
 
 def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
     """Constants of each row, (rows, 1) or (rows, trials); its precision and software override the general ones."""
-    by_name = {
-        name: np.array([[inside_value(family, name, one.default)]])
-        for name, one in declared_constants()[family].items()
-    }
+    by_name = {name: np.array([[value]]) for name, value in declared_values(family).items()}
     for key, own in values.items():
         mine = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
         by_name |= {name: np.where(mine, value, by_name[name]) for name, value in own.items()}

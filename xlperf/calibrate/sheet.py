@@ -22,9 +22,16 @@ from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_machines import and_constants, machine_constants
+from xlperf.calibrate.fit_machines import machine_constants
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training, training_constants
-from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables, rounded, without_repeats
+from xlperf.calibrate.fitter import (
+    FittedConstant,
+    and_constants,
+    calibration_table,
+    joined_tables,
+    rounded,
+    without_repeats,
+)
 from xlperf.calibrate.published_errors import QUANTITIES, Measured, plans_of
 from xlperf.calibrate.readings import fitted_bands, readings_of
 from xlperf.catalog.calibration import (

@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import held, replaced
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.parts import Part, parts
-from xlperf.cli.options import note_own
+from xlperf.cli.command import note_own
 from xlperf.cli.output import NONE_COUNTED, STANDARD, Legal, legal_of, progress, say, standard_output
 from xlperf.cli.table_files import (
     arrow_table,

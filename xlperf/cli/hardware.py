@@ -11,8 +11,7 @@ import click
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.parts import parts, viewed_columns
 from xlperf.catalog.schema import table_schema
-from xlperf.cli.command import Chosen, Sheets, command
-from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
+from xlperf.cli.command import Chosen, Sheets, catalog_for, catalog_of, command, note_names, read_one, without_auto
 from xlperf.cli.output import deliver, is_workbook, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:

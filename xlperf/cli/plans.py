@@ -9,8 +9,17 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import Part, parts
-from xlperf.cli.command import Chosen, Machines, Sheets, command
-from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, without_auto
+from xlperf.cli.command import (
+    Chosen,
+    Machines,
+    Sheets,
+    catalog_for,
+    catalog_of,
+    command,
+    note_unread,
+    read_one,
+    without_auto,
+)
 from xlperf.cli.output import (
     AS_JSON,
     NONE_COUNTED,

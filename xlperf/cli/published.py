@@ -15,8 +15,7 @@ import click
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.parts import parts, viewed_columns
-from xlperf.cli.command import command
-from xlperf.cli.options import catalog_of
+from xlperf.cli.command import catalog_of, command
 from xlperf.cli.output import (
     STANDARD,
     aligned,

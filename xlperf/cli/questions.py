@@ -11,8 +11,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import parts, rounded
 from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import Column, first_words, table_schema
-from xlperf.cli.command import Command, Sheets, command
-from xlperf.cli.options import catalog_of
+from xlperf.cli.command import Command, Sheets, catalog_of, command
 from xlperf.cli.output import (
     Front,
     aligned,

@@ -13,8 +13,7 @@ import click
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.catalog.parts import parts, rounded
-from xlperf.cli.command import Chosen, command
-from xlperf.cli.options import catalog_for, catalog_of, read_one
+from xlperf.cli.command import Chosen, catalog_for, catalog_of, command, read_one
 from xlperf.cli.output import STANDARD, aligned, deliver, say, working
 
 if TYPE_CHECKING:

@@ -19,16 +19,17 @@ from com.sun.star.lang import XServiceInfo
 from com.sun.star.sheet.FillDirection import TO_BOTTOM
 from com.sun.star.task import XJob
 from xlperf_host.client import Client, WorkerError, stale_words
-from xlperf_host.libreoffice_host import (
+from xlperf_host.host import (
     CalcTables,
+    Neighbours,
     argument,
+    by_own_function,
     error_value,
     make_portable,
     method_of,
     portable_name,
     result,
 )
-from xlperf_host.neighbours import Neighbours, by_own_function
 
 try:
     from org.xlperf import XXlperf
