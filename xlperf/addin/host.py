@@ -310,10 +310,8 @@ def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
 
 
 def make_portable(path: str, names: Iterable[str]) -> bool:
-    """Rewrite a saved .xlsx file in place if it has dotted function names; other parts keep their bytes.
-
-    The file is replaced as a whole and keeps its modification time, by which LibreOffice detects changes by others.
-    Returns whether it was rewritten.
+    """Rewrite a saved .xlsx file as a whole if it has dotted function names; other parts keep their bytes, the file its
+    modification time, by which LibreOffice detects changes by others. Returns whether it was rewritten.
     """
     functions = list(names)
     path = os.path.realpath(path)

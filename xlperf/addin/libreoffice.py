@@ -7,21 +7,19 @@ is compiled.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from xlperf import __version__
 from xlperf.addin.client import TIME_LIMIT, worker_environment
-from xlperf.addin.functions import PREFIX, Function, functions
+from xlperf.addin.functions import PREFIX, Function, archive, functions
+from xlperf.base import resources
 from xlperf.base.errors import HostError
 from xlperf.base.files import scratch_folder
 
@@ -35,7 +33,6 @@ _ATTEMPTS = 3
 _LAST_EXIT_CODE = 128
 """A command ended by a signal has a negative exit code, and one above this where a shell script started it."""
 _INSTALL_LIMIT = 120.0
-_DATE = (1980, 1, 1, 0, 0, 0)
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _REGISTRY = 'xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema"'
 
@@ -48,7 +45,6 @@ def worker_command() -> list[str]:
 def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIMIT) -> bytes:
     """The add-in as the bytes of an .oxt file; ``command`` starts the worker, a call may last ``time_limit`` [s]."""
     registry = list(functions().values())
-    package = files("xlperf.addin")
     parts = {
         "META-INF/manifest.xml": _manifest(),
         "description.xml": _description(),
@@ -71,20 +67,12 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
             },
             indent=1,
         ),
-        "xlperf_addin.py": package.joinpath("glue", "xlperf_addin.py").read_text(encoding="utf-8"),
         "pythonpath/xlperf_host/__init__.py": "",
     }
-    for module in HOST_MODULES:
-        parts[f"pythonpath/xlperf_host/{module}.py"] = package.joinpath(f"{module}.py").read_text(encoding="utf-8")
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in parts.items():
-            info = zipfile.ZipInfo(name, _DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.create_system = 3
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, text.encode("utf-8"))
-    return packed.getvalue()
+    copied = {f"pythonpath/xlperf_host/{module}.py": f"{module}.py" for module in HOST_MODULES}
+    copied["xlperf_addin.py"] = "glue/xlperf_addin.py"
+    contents = {name: text.encode("utf-8") for name, text in parts.items()}
+    return archive(contents | {name: resources.table(f"addin/{path}").read_bytes() for name, path in copied.items()})
 
 
 def method_name(function: Function) -> str:

@@ -9,17 +9,14 @@ comes from its public servers, or from a folder that is copied along.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
 import struct
-import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -29,7 +26,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from xlperf import __version__
-from xlperf.addin.functions import Function, blocks, functions
+from xlperf.addin.functions import Function, archive, blocks, functions
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
@@ -39,11 +36,11 @@ PYODIDE = "https://cdn.jsdelivr.net/pyodide/v0.27.7/full/"
 SUMMARY = "Performance, memory and cost of training and serving large language models: functions of cells and a tab."
 _PAGE = ("taskpane.html", "taskpane.js", "engine_worker.js")
 _ICONS = (16, 32, 64, 80)
-_DATE = (1980, 1, 1, 0, 0, 0)
 _CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 _UNUSED = ("guide", "templates", "__pycache__")
 """Folders that nothing in a page reads."""
 _LONG = ("search", "frontier", "diagnosis", "uncertainty", "sensitivity", "worth")
+_CELLS = {"type": "any", "dimensionality": "matrix"}
 _FORMS = ("serve", "train", "chip")
 _GROUPS = {"Ask": _FORMS, "Plans": ("training", "serving", "search"), "Judge": ("diagnose", "check")}
 _CHECK = "Check the selected plan"
@@ -64,17 +61,10 @@ def _described(function: Function) -> dict[str, Any]:
         "name": function.name,
         "description": function.doc,
         "parameters": [
-            {
-                "name": argument.name,
-                "description": argument.doc,
-                "type": "any",
-                "dimensionality": "matrix",
-                "optional": argument.optional,
-                "repeating": argument.repeated,
-            }
-            for argument in function.arguments
+            {"name": one.name, "description": one.doc, **_CELLS, "optional": one.optional, "repeating": one.repeated}
+            for one in function.arguments
         ],
-        "result": {"type": "any", "dimensionality": "matrix"},
+        "result": _CELLS,
         "options": {"cancelable": True},
     }
 
@@ -157,7 +147,7 @@ def _strings(texts: dict[str, str]) -> str:
 
 
 def _glue(name: str) -> str:
-    return files("xlperf.addin").joinpath("glue", name).read_text(encoding="utf-8")
+    return resources.table(f"addin/glue/{name}").read_text(encoding="utf-8")
 
 
 def icon(size: int) -> bytes:
@@ -183,23 +173,16 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 def wheel_of_package() -> bytes:
     """A wheel of the installed xlperf, with the workbook of its catalog; equal packages give equal bytes."""
-    package, records, packed = resources.table(""), [], io.BytesIO()
-    info = f"xlperf-{__version__}.dist-info"
+    package, info = resources.table(""), f"xlperf-{__version__}.dist-info"
     parts = {f"xlperf/{path.relative_to(package).as_posix()}": path for path in _used(package)}
     parts["xlperf/workbooks/xlperf.xlsx"] = resources.workbook()
-    texts = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: xlperf\nVersion: {__version__}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: xlperf\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
     contents = {name: path.read_bytes() for name, path in sorted(parts.items())}
-    contents |= {name: text.encode() for name, text in texts.items()}
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
-            records.append(f"{name},,\n")
-        record = f"{info}/RECORD"
-        archive.writestr(zipfile.ZipInfo(record, _DATE), "".join([*records, f"{record},,\n"]), zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
+    contents |= {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: xlperf\nVersion: {__version__}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: xlperf\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = f"{info}/RECORD"
+    return archive({**contents, record: "".join(f"{name},,\n" for name in (*contents, record)).encode()})
 
 
 def _used(package: Path) -> Iterator[Path]:
@@ -214,10 +197,8 @@ def _used(package: Path) -> Iterator[Path]:
 
 
 def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str | None = None) -> str:
-    """Write the folder of the Office add-in for an https address; returns the next step in one line.
-
-    ``pyodide``: https address of a Pyodide, or a folder with one, which is copied. ``wheel``: file of a wheel of
-    xlperf; by default one of the installed package is made.
+    """Write the folder of the Office add-in for an https address; returns the next step. ``pyodide``: its https
+    address, or a folder that is copied; ``wheel``: by default made of the installed package.
     """
     place, address = Path(folder), url.rstrip("/")
     if not re.fullmatch(r"https://[\w.-]+(:\d+)?(/[\w.~%-]+)*", address, re.ASCII):

@@ -133,6 +133,9 @@ class Engine:
 class Session:
     """State of one host: catalogs by handle and the results of recent plans."""
 
+    process_id: int | None = 0
+    """No other process answers."""
+
     def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
         self._store = store or CatalogStore()
@@ -167,6 +170,13 @@ class Session:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         return [[error_cell]]
+
+    def call_with_others(
+        self, name: str, arguments: Sequence[Any], others: Sequence[Sequence[Any]]
+    ) -> tuple[Block, list[Any]]:
+        """As :meth:`call`, and the answers of :meth:`others`, which come first: the plan itself is among them."""
+        answers = self.others(name, arguments, others)
+        return self.call(name, arguments), answers
 
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
         """Cells of a per-plan function for other plans under the header of a call, evaluated together; None for a row
@@ -400,8 +410,8 @@ def answer(session: Session, line: bytes) -> bytes:
     except (ValueError, TypeError, KeyError, RecursionError):
         return _line(rows=[[CellError("#VALUE!", "the request is not one that this worker knows")]])
     if isinstance(request.get("others"), list):
-        others = session.others(function, arguments, request["others"])  # before: the plan itself is among them
-        return _line(rows=session.call(function, arguments), others=others)
+        rows, others = session.call_with_others(function, arguments, request["others"])
+        return _line(rows=rows, others=others)
     return _line(rows=session.call(function, arguments))
 
 
@@ -420,9 +430,8 @@ def serve(
     session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
     questions: Questions | None = None,
 ) -> None:  # fmt: skip
-    """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before.
-
-    A request of more than ``longest`` bytes is dropped and answered with an error.
+    """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before. A
+    request of more than ``longest`` bytes is answered with an error.
     """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()

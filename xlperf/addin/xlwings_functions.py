@@ -46,24 +46,9 @@ def session() -> Session:
     return Session()
 
 
-class _InThisProcess:
-    """The session in the place of a worker."""
-
-    process_id: int | None = 0
-
-    @staticmethod
-    def call(function: str, arguments: list[Any]) -> list[list[Any]]:
-        return session().call(function, arguments)
-
-    @staticmethod
-    def call_with_others(function: str, arguments: list[Any], others: list[Any]) -> tuple[list[list[Any]], list[Any]]:
-        answers = session().others(function, arguments, others)  # before: the plan itself is among them
-        return session().call(function, arguments), answers
-
-
 @cache
 def _neighbours() -> Neighbours:
-    return Neighbours(_InThisProcess(), excel_tables)
+    return Neighbours(session(), excel_tables)
 
 
 def application() -> Any:
@@ -72,9 +57,8 @@ def application() -> Any:
 
 
 def excel_tables(places: tuple[str, str], header: tuple[Any, ...]) -> Iterator[list[tuple[Any, ...] | None]]:
-    """Rows of the table that contains a plan, below its header.
-
-    ``places``: addresses of the plan and its header: ``[book.xlsx]plans!$A$5:$L$5``.
+    """Rows of the table that contains a plan, below its header; ``places``: their addresses,
+    ``[book.xlsx]plans!$A$5:$L$5``.
     """
     (sheet, first, row, last), (other, left, top, right) = map(_parts, places)
     if (sheet, first, last) != (other, left, right) or row <= top:

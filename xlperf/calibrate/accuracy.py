@@ -77,11 +77,7 @@ _BY_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 @dataclass(frozen=True)
 class KernelError:
-    """Errors of held-out measurements: |predicted time / measured time - 1|, as fractions.
-
-    A blank ``accelerator`` or ``precision`` means all of them; ``bar`` is the acceptable median, NaN if there is no
-    bound.
-    """
+    """Errors of held-out measurements, as fractions; a blank ``accelerator`` or ``precision`` means all of them."""
 
     operation: str
     accelerator: str
@@ -98,10 +94,7 @@ class KernelError:
 
 
 def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
-    """Errors of the shapes held out of the fit: each operation as a whole, then by accelerator and precision.
-
-    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; ``catalog`` has the calibration under test.
-    """
+    """Errors of the shapes held out of the fit: each operation as a whole, then by accelerator and precision."""
     result = measurements(rows, catalog).families
     whole, parts = [], []
     for family, operation in _OPERATIONS.items():
@@ -141,10 +134,8 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 def cross_validated_errors(
     published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
 ) -> list[Errors]:
-    """Leave-one-model-out errors of each kind of row, beside today's bands: times first, then memory.
-
-    ``catalog`` has the calibration that was fitted on ``published``; ``step`` receives a word before each evaluation of
-    all rows. A kind without predictions is left out.
+    """Leave-one-model-out errors of each kind of row, under the calibration that was fitted on them: times, then
+    memory.
     """
     compared = (QUANTITIES, (MEMORY,))
     results = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
@@ -152,10 +143,7 @@ def cross_validated_errors(
 
 
 def cross_validation_table(errors: Sequence[Errors]) -> Table:
-    """One line per group and quantity of :func:`cross_validated_errors`.
-
-    Each configuration (software, model, accelerator) counts once.
-    """
+    """One line per group and quantity; each configuration (software, model, accelerator) counts once."""
     lines: list[tuple[str, ...]] = []
     for kind in errors:
         for group, quantity in sorted(set(zip(kind.group.tolist(), kind.quantity.tolist(), strict=True))):
@@ -207,9 +195,8 @@ _AS_PUBLISHED = " as published"
 
 
 def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Sequence[Errors]) -> str:
-    """Text of ``measured.csv``: one row per model and accelerator with predicted published runs.
-
-    Fitted rows have the errors of leave-one-model-out cross-validation; other rows are predicted directly.
+    """Text of ``measured.csv``, a row per model and accelerator with predicted published runs; fitted rows have the
+    errors of leave-one-model-out cross-validation.
     """
     left_out = {
         (one.kind, name): error

@@ -48,9 +48,8 @@ _QUESTION = ("source_id", "model", "gpu", "isl", "osl", "precision")
 
 @dataclass(frozen=True)
 class Alternative:
-    """A measured run: its configuration and its times, in the unit of the published row.
-
-    ``fits`` is whether the plan fits in memory by prediction: a search proposes no other plan.
+    """A measured run: its configuration and its times, in the unit of the published row. A search proposes no plan that
+    does not fit.
     """
 
     row_id: str
@@ -70,11 +69,8 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan that the model chooses in a group, and its measured cost.
-
-    ``regret`` is the measured time of the chosen run over the best run's, less 1 (throughput: best over chosen, less
-    1); ``tau`` is Kendall's rank correlation, NaN if there is a limit; ``broken`` is whether the chosen run exceeds the
-    limit as measured.
+    """The plan that the model chooses in a group, and its measured cost: ``regret`` over the best run, Kendall's
+    ``tau`` (NaN if there is a limit), and whether the chosen run exceeds the limit as measured.
     """
 
     kind: str
@@ -92,10 +88,8 @@ class Choice:
 def alternatives_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> dict[str, list[Alternative]]:
-    """Predicted runs by kind: step times of ``training``, TPOT of ``inference``.
-
-    Bands omit the widening for unknown sources. Rows without a prediction and rows of unseen groups are left out.
-    ``progress`` receives the number of rows of each finished block.
+    """Predicted runs by kind: step times of ``training``, TPOT of ``inference``, without unseen groups. Bands omit the
+    widening for unknown sources.
     """
     by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
     catalog = with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
@@ -265,9 +259,8 @@ _EVERY, _ALIKE, _NEW = "all", "each publisher once", "in no fit"
 
 @dataclass(frozen=True)
 class Run:
-    """A published run: the settings that both runs of a pair share, and its times.
-
-    ``times``: measured and predicted time by metric [s]; ``new`` marks a run that is in no fit.
+    """A published run: the settings that both runs of a pair share, and its measured and predicted times by metric [s];
+    ``new`` marks a run that is in no fit.
     """
 
     row_id: str
@@ -320,10 +313,7 @@ def collected_pairs() -> Published:
 def runs_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> list[Run]:
-    """Serving runs with a prediction; training rows are skipped.
-
-    ``progress`` receives the number of rows of each finished block.
-    """
+    """Serving runs with a prediction; training rows are skipped."""
     results = []
     for rows in published:
         if rows.kind != "inference":
@@ -371,10 +361,9 @@ def _run_of(rows: Published, row: int, work: str, values: dict[str, tuple[float,
 def _times(
     values: dict[str, tuple[float, float]], load: float, accelerators: float, output: float
 ) -> dict[str, tuple[float, float]]:
-    """Measured and predicted times [s]: per token after the first, and per output token including queueing.
-
-    The latter is the number of requests in flight over the throughput (Little's law). An unpublished throughput follows
-    from the latency, or from the time to first token and the time per token, at constant requests in flight.
+    """Measured and predicted times [s]: per token after the first, and per output token including queueing, which is
+    the number of requests in flight over the throughput (Little's law) or follows from the latency or from TTFT and
+    TPOT.
     """
     first, token = values.get("ttft_ms"), values.get("tpot_ms")
     scale = {"tokens_per_s": load, "tokens_per_s_per_gpu": load / accelerators, "latency_s": 1.0 / output}
@@ -426,9 +415,8 @@ def _near(one: float, other: float, within: float) -> bool:
 
 
 def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows of text by publisher: error of the ratio, and share of pairs with the faster run predicted.
-
-    The error is the predicted over the measured ratio or its inverse, whichever is greater, less 1.
+    """Header and rows of text by publisher: the predicted over the measured ratio or its inverse, less 1, and the share
+    of pairs whose faster run is predicted.
     """
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
@@ -452,9 +440,8 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy of predicted ratios: number of pairs, quantiles of the error, pairs that differ and are right.
-
-    ``named`` is the share of differing pairs whose faster run is predicted; NaN if none differ [-].
+    """Accuracy of predicted ratios: number of pairs, quantiles of the error, pairs that differ, and the share of these
+    whose faster run is predicted.
     """
 
     count: int

@@ -81,11 +81,8 @@ class CrossValidation:
 def cross_validated(
     published: Published, catalog: Catalog, step: Step | None = None, quantities: Sequence[str] = QUANTITIES
 ) -> CrossValidation:
-    """Errors of published rows with and without their model in the fit, in row order.
-
-    ``catalog`` has the calibration that was fitted on ``published``; rows of ``group`` papers are excluded.
-    ``quantities`` are times or memory; ``step`` receives a word before each evaluation of all rows. The same rows give
-    the same errors.
+    """Errors of published times or memory with and without their model in the fit, in row order; rows of ``group``
+    papers are excluded.
     """
     say = step if step is not None else _nothing
     plans = plans_to_fit(published, catalog)
@@ -113,11 +110,8 @@ def left_out_together(
 
 
 def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
-    """Catalog with the software constants refitted to published rows, jointly and in the same turns as the original
-    fit.
-
-    Rows of ``group`` papers are excluded. A constant that fewer than eight rows inform keeps its value, or is dropped
-    if it belongs to the software ``unknown``, since other rows determined it.
+    """Catalog with the software constants refitted to published rows as in the original fit. A constant that fewer than
+    eight rows inform keeps its value, or is dropped if it belongs to the software ``unknown``.
     """
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans)
@@ -174,10 +168,8 @@ def _refitted(
     left_out: np.ndarray | None = None,
     held: Collection[tuple[str, ...]] = (),
 ) -> tuple[dict[int, float], list[int]]:
-    """Constants refitted to some entries, by row of the sheet, and the constants for which the entries are too few.
-
-    If few entries are left out, only the constants that they use are refitted, from their current values. Constants
-    with keys ``held`` keep their value; rows of the sheet move when others are dropped.
+    """Constants refitted to some entries, by row of the sheet, and the constants for which the entries are too few. If
+    few entries are left out, only the constants that they use move, from their current values.
     """
     few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
     spreads: Sequence[float] = SPREADS
@@ -211,12 +203,9 @@ def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
 
 
 def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Catalog:
-    """Catalog refitted without any measurement of an accelerator, a generation, a software or a source.
-
-    Kernels are refitted without the accelerators (machines fitted by vendor line lose all kernel rows of their line).
-    Software constants of the left-out name are dropped, also if a source leaves too few rows for them; the remaining
-    constants are refitted. Software without constants uses the values for all software and the slowdown of
-    unmeasured software. Raises InputError if ``name`` matches no accelerator, generation, used software or source_id.
+    """Catalog refitted without any measurement of an accelerator, a generation, a software or a source. Kernels are
+    refitted without the accelerators; software constants of the left-out name are dropped, and the remaining ones are
+    refitted. Raises InputError for an unknown name.
     """
     measured, wanted = read_measured(path), name.casefold()
     kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
@@ -245,9 +234,8 @@ def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
 
 
 def lost_ratios(kept: Measured, catalog: Catalog) -> list[FittedConstant]:
-    """Declared defaults of documented ratios to measured products of a generation of which no kernel is left.
-
-    The ratio of gradient products to the forward product stays: both times are predicted.
+    """Declared defaults of documented ratios to measured products of a generation of which no kernel is left. The ratio
+    of gradient products to the forward product stays: both times are predicted.
     """
     measured = {str(row["gpu"]).casefold() for row in kept.kernels}
     return [

@@ -85,10 +85,8 @@ class KernelFit:
 
 
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of all kernel families.
-
-    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; the calibration of ``catalog`` is not used.
-    The same rows give the same constants in the same order.
+    """Fit the constants of all kernel families to rows of the sheet ``kernels``; the calibration of ``catalog`` is not
+    used.
     """
     result = measurements(rows, catalog)
     products = result.families.get("gemm")
@@ -110,10 +108,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
 def fitted_groups(
     result: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()
 ) -> dict[Key, KernelFit]:
-    """Fit every group of measurements that is large enough.
-
-    ``shared`` has the GEMM constants common to all generations, for constants that a group does not fit.
-    """
+    """Fit every group of measurements that is large enough; ``shared`` has GEMM constants that a group does not fit."""
     groups = _groups(result, catalog)
     fits: dict[Key, KernelFit] = {}
     for key in sorted(groups, key=_fit_order):
@@ -207,10 +202,8 @@ def _choice(
 
 
 def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
-    """Row weights: lower for short kernels and for sources with many rows; 0 for held-out rows.
-
-    A group with fewer than ``fewest`` rows holds none out. The weight per row falls with the number of rows of its
-    source to the power ``crowding``.
+    """Row weights: lower for short kernels and for sources with many rows; 0 for held-out rows, if there are at least
+    ``fewest`` rows.
     """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())

@@ -70,11 +70,7 @@ class _Group:
 
 
 def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit kernels and collectives of machines by line and generation.
-
-    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; ``catalog`` has the constants for any machine
-    that the lines are pooled towards. The same rows give the same constants in the same order.
-    """
+    """Fit kernels and collectives of machines by line and generation, pooled towards the constants of ``catalog``."""
     results: list[FittedConstant] = []
     for group in _groups(rows, catalog):
         parameters, base = _parameters(group, catalog.calibration)
@@ -158,10 +154,8 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
 
 
 def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catalog) -> Mapping[str, Array]:
-    """Constants of measured kernels, adjusted to the benchmark settings in ``machine_kernels.csv``.
-
-    The benchmarks of machines by line quantised their inputs before the timed section; the sheet includes the
-    conversion, which no stack can avoid. ``constants`` are per row as the sheet has them, (rows, 1).
+    """Constants of measured kernels, adjusted to the benchmark settings in ``machine_kernels.csv``: benchmarks of
+    machines by line quantised their inputs before the timed section, which no stack can.
     """
     lines, result = machine_lines(catalog), dict(constants)
     stated = [
@@ -243,10 +237,8 @@ def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], 
 def products_of_others(
     rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
-    """GEMM efficiency of machines without a sweep of shapes.
-
-    The geometric mean of the best published rate and the long-GEMM efficiency of measured machines; the latter alone if
-    no rate is published. ``swept`` lists precisions and lines with sweeps.
+    """GEMM efficiency of machines without a sweep of shapes: the geometric mean of the best published rate, if there is
+    one, and the long-GEMM efficiency of measured machines.
     """
     lines, shares = machine_lines(catalog), _reached(rows, catalog)
     usual = {

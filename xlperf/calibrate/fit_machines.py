@@ -77,9 +77,8 @@ _QUANTISED = ("fp8", "int8", "fp4", "int4")
 
 
 def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Expert constants of unmeasured precisions below 16 bits, copied from measured ones.
-
-    Padding and scales slow grouped GEMMs of few tokens in all these precisions alike; 16-bit GEMMs have neither.
+    """Expert constants of unmeasured precisions below 16 bits, copied from measured ones: padding and scales slow
+    grouped GEMMs of few tokens in all of them alike.
     """
     groups: dict[str, list[FittedConstant]] = {}
     for row in rows:
@@ -119,10 +118,8 @@ def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedC
 
 
 def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Slowdown of software on generations without rows of it, if its slowdown depends on the generation.
-
-    Slowdowns vary between generations about as much as between software: the geometric mean of the software's slowdown
-    on other generations and the median over all software.
+    """Slowdown of software on generations without rows of it: the geometric mean of its slowdown on other generations
+    and the median over all software, since both vary about as much.
     """
     own: dict[str, dict[str, FittedConstant]] = {}
     for row in rows:
@@ -154,12 +151,8 @@ def _apart(software: str) -> bool:
 
 
 def of_other_software(published: Published, catalog: Catalog, rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Kernel slowdown of unmeasured software: the value without bias on the mean over measured stacks.
-
-    Each stack with a slowdown (or with the kernels of such a stack) is predicted as unmeasured, with the constants of
-    all software. At the returned slowdown the mean over stacks of their median log errors is zero; each model and
-    accelerator counts once, and so does each stack, since the next one is a new stack. Empty if a slowdown of all
-    software was fitted.
+    """Kernel slowdown of unmeasured software: at this value the mean over measured stacks, each predicted with the
+    constants of all software, of their median log errors is zero. Empty if a slowdown of all software was fitted.
     """
     known = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
     stacks = {row.software for row in known if not _apart(row.software)}
@@ -239,10 +232,8 @@ def accelerators_by_line(catalog: Catalog) -> set[str]:
 
 
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the overheads of stacks and engines on each vendor line, beyond kernels and pooled constants.
-
-    Rows of other machines are ignored, and a line without rows gets no constants. ``catalog`` has the calibration that
-    the lines are pooled towards. The same rows give the same constants in the same order.
+    """Fit the overheads of stacks and engines on each vendor line, beyond kernels and the constants of ``catalog`` that
+    they are pooled towards.
     """
     rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
     results: list[FittedConstant] = []

@@ -117,10 +117,8 @@ def trial_values(family: str, name: str, value: float) -> Array:
 def responses_of(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], say: Callable[[str], None] | None = None
 ) -> Responses:
-    """Sample the errors of published rows around the first values of the parameters.
-
-    The bounds of the search are the first and last sampled value. The parameters replace rows of the calibration of
-    ``plans``; ``say`` receives a word before each evaluation of all rows.
+    """Sample the errors of published rows around the first values of the parameters; the first and last sample bound
+    the search.
     """
     points = np.array([_within(one) for one in parameters]).reshape(-1, len(_FACTORS))
     trials = [
@@ -169,11 +167,8 @@ _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all softwa
 def fit_training(
     published: Published, catalog: Catalog, date: str, known: Sequence[FittedConstant] = ()
 ) -> list[FittedConstant]:
-    """Fit the constants of every training stack, including its kernels and experts, jointly.
-
-    Times of single layers are fitted beside step times; rows of ``group`` papers are excluded. A stack with fewer than
-    eight rows gets no separate constants. Constants in ``known`` skip the selection: only their values are fitted, from
-    the current ones. Errors of held-out rows are not filled in.
+    """Fit the constants of every training stack, including its kernels and experts, jointly, to step times and times of
+    single layers. Constants in ``known`` skip the selection: only their values are fitted.
     """
     result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
     result += kernels_of_other_generations(result)
@@ -267,10 +262,7 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
 
 
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the overheads of serving engines beyond kernels, all constants jointly.
-
-    Rows of ``group`` papers and rows for prediction only are excluded. Errors of held-out rows are not filled in.
-    """
+    """Fit the overheads of serving engines beyond kernels, all constants jointly."""
     result = _fit_times(published, catalog, date)
     return result + of_other_precisions(result)
 
@@ -279,10 +271,7 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
 
 
 def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> list[Parameter]:
-    """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first.
-
-    ``fit`` is training, memory or inference; ``chosen`` masks the entries that count.
-    """
+    """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first."""
     columns = {
         "software": entries.software,
         "generation": entries.generation,
@@ -334,9 +323,8 @@ def least_value(fit: str, family: str, constant: str) -> float:
 
 
 def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
-    """Positions of substitute reference parameters, fixed at 1, if no row has the reference machines.
-
-    A multiplicative constant is identified up to a factor, so one generation is fixed: the one with the most rows.
+    """Positions of parameters to fix at 1 if no row has the reference machines: a multiplicative constant is identified
+    up to a factor, so the generation with the most rows is fixed.
     """
     rows = entries.generation.tolist()
     results = []
@@ -506,9 +494,8 @@ def training_constants(table: Table, date: str, kind: str = "training") -> list[
 
 
 def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
-    """Constants fitted on published rows of a kind as parameters for a refit, and their rows in the sheet.
-
-    ``memory`` selects constants of memory instead of times.
+    """Constants of times (or of memory) fitted on published rows of a kind as parameters for a refit, and their rows in
+    the sheet.
     """
     source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
     rows = [

@@ -285,11 +285,8 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
 def solve(
     problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Array] = (), spreads: Sequence[float] = SPREADS
 ) -> Solution:
-    """Fit parameters to the rows of a problem; parents come before their children.
-
-    The best of several ``starts`` wins (default: the parameters' own). ``spreads`` are the residuals at which the loss
-    turns linear, one search after the other; the last alone suffices from a good start. The same rows and parameters
-    give the same values.
+    """Fit parameters to the rows of a problem; the best of several ``starts`` wins. ``spreads`` are the residuals at
+    which the loss turns linear, one search after the other; the last alone suffices from a good start.
     """
     fixed = np.array([one.fixed for one in parameters], dtype=bool)
     scaled = _Scaled(problem, parameters, fixed)
@@ -325,12 +322,9 @@ def most_telling(
     of_group: int = 0,
     always: Collection[int] = (),
 ) -> list[int]:
-    """Backward elimination: the parameters that reduce the cost most; dropped ones equal their pooling target.
-
-    The parameter with the smallest Wald statistic is dropped first, and the remaining ones move by a linear model of
-    the fit. ``most`` bounds the number of parameters and ``of_group`` the number per group ("" belongs to no group);
-    ``always`` lists positions that are never dropped. Returns positions in order, fewer than ``most`` if some save
-    nothing.
+    """Backward elimination by the Wald statistic: positions of at most ``most`` parameters, and ``of_group`` per group
+    ("" is no group), that reduce the cost most. Dropped ones equal their pooling target; ``always`` lists positions
+    that stay.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
@@ -410,10 +404,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class FittedConstant:
-    """A row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
-
-    ``error`` is the median absolute relative error of held-out rows, if there are any.
-    """
+    """A row of the calibration sheet; ``value`` in the declared unit, ``error`` the median of held-out rows."""
 
     family: str
     generation: str

@@ -231,10 +231,8 @@ _TURNS = 3
 
 
 def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> dict[str, Effects]:
-    """Constants by quantity: maximum likelihood of rows of sources left out, given one, three and ten others.
-
-    Shares and reaches are fitted to all quantities together, each quantity alike; power, of which few sources tell,
-    takes them from the others.
+    """Constants by quantity: maximum likelihood of rows of sources left out, given one, three and ten others. Power, of
+    which there are few sources, takes shares and reaches from the other quantities.
     """
     from scipy.optimize import minimize
 

@@ -267,10 +267,7 @@ def _with_starts(plans: PublishedPlans, parameters: Sequence[Parameter]) -> Tabl
 
 
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
-    """Mask of the entries whose predictions use each parameter, (parameters, entries), by the engine's look-up order.
-
-    The calibration has no other row of these families that is as specific as a parameter.
-    """
+    """Mask of the entries whose predictions use each parameter, (parameters, entries), by the look-up order."""
     table = _with_starts(plans, parameters)
     calibration = Calibration(table)
     names = ("family", "generation", "precision", "software", "constant")
@@ -297,9 +294,8 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
 def published_problem(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], chosen: np.ndarray
 ) -> Problem:
-    """Least-squares problem of the parameters, with the errors of published rows as residuals.
-
-    The parameters replace rows of the calibration of ``plans``; entries outside ``chosen`` have weight 0.
+    """Least-squares problem of the parameters, with the errors of published rows as residuals; other entries than
+    ``chosen`` have weight 0.
     """
     table = _with_starts(plans, parameters)
     first = len(table) - len(parameters)
@@ -405,11 +401,8 @@ class Measured:
         return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
-        """Measurements with an accelerator, a generation, a software or a source left out.
-
-        ``name`` is case-insensitive; a source matches by source_id or by its beginning. Variants of a software and
-        servers built on it are left out too; kernel rows are dropped only for accelerators. Raises InputError if
-        ``name`` matches no accelerator, generation, used software or source.
+        """Measurements with an accelerator, a generation, a software with its variants and servers, or a source (or the
+        beginning of its name) left out. Raises InputError for an unknown name.
         """
         gone = accelerators_of(name, catalog)
         if gone:
@@ -486,9 +479,8 @@ def belongs_to(software: str, name: str) -> bool:
 
 
 def read_measured(path: str | Path | None = None) -> Measured:
-    """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``, without unseen rows.
-
-    ``path`` defaults to the shipped ``validation.xlsx``. Raises InputError if a sheet is missing or a value is invalid.
+    """Measurements of a workbook, default the shipped ``validation.xlsx``, without unseen rows. Raises InputError for a
+    missing sheet.
     """
     source = Path(path) if path is not None else workbook("validation.xlsx")
     by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}

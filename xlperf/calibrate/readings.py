@@ -177,9 +177,8 @@ def _reading(group: str) -> str:
 
 
 def distances(plans: PublishedPlans) -> tuple[Array, Array]:
-    """Whether the software of each plan has no published run of its model on its accelerator, and its distance.
-
-    Both are read off bands with one constant of 1 and all others 0.
+    """Whether the software of each plan has no published run of its model on its accelerator, and its distance, read
+    off bands with one constant of 1 and all others 0.
     """
     return _probed(plans, "source"), _probed(plans, "far")
 

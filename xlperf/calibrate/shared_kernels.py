@@ -106,10 +106,8 @@ _OF_LIBRARIES = {
 
 
 def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """GEMM constants for any generation, by precision, fitted on the rows of all generations.
-
-    Rows of libraries with separate constants are excluded; a row of weight 0 is held out. Formats without measurements
-    repeat the step from 16 bits to FP8.
+    """GEMM constants for any generation, by precision, fitted on the rows of all generations. Formats without
+    measurements repeat the step from 16 bits to FP8.
     """
     odd = [key in _ODD for key in zip(rows.generation, rows.precision, strict=True)]
     usual = _usual(rows) & np.array([word == ANY for word in rows.software]) & ~np.array(odd)
@@ -123,9 +121,8 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
 
 
 def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Flash-attention constants for any generation and precision, by library, fitted on all forward rows.
-
-    A row of weight 0 is held out. The engine's constants apply to all libraries if the rows contain no other.
+    """Flash-attention constants for any generation and precision, by library, fitted on all forward rows. The engine's
+    constants apply to all libraries if the rows contain no other.
     """
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
     return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)

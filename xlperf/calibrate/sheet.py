@@ -53,10 +53,8 @@ _HELD_OUT = "error: median of rows whose model was left out, kernels as they are
 def fit_all(
     measured: Measured, catalog: Catalog, date: str, step: Step, values_only: bool = False
 ) -> list[FittedConstant]:
-    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines.
-
-    ``step`` receives the name of each fit before it starts. With ``values_only`` the training stacks have the constants
-    of the catalog's calibration, and the search starts from their values; otherwise that calibration is not used.
+    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines. With ``values_only`` the
+    search starts from the training constants of the catalog's calibration, which is not used otherwise.
     """
 
     def with_only(constants: Sequence[FittedConstant]) -> Catalog:
@@ -124,11 +122,8 @@ Key = tuple[str, ...]
 
 
 def without_equal_levels(table: Table, catalog: Catalog) -> Table:
-    """Calibration without rows that equal a more general level, the most specific first.
-
-    Rows of a machine in a family with a parent are tried together: the parent holds where the family has none. The last
-    row of a generation in a family without one stays, and of a stack in a family of software: it marks them as
-    measured.
+    """Calibration without rows that equal a more general level, the most specific first. The last row of a generation
+    in a family without a parent stays, and of a stack in a family of software: it marks them as measured.
     """
     columns = [[str(word).casefold() for word in table.text(name, ANY).tolist()] for name in _KEYS]
     keys: list[Key] = list(zip(*columns, strict=True))
@@ -197,10 +192,8 @@ def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str
 
 
 def without_weak_rows(table: Table, catalog: Catalog, published: Sequence[Published]) -> Table:
-    """Calibration without rows near a more general level that move no prediction of published rows by 0.5 %.
-
-    Rows within :data:`NEAR` of what the look-up gives without them are tried, the nearest first; all predictions stay
-    within :data:`MOST_MOVED` of those of the whole sheet.
+    """Calibration without rows within :data:`NEAR` of a more general level, the nearest first, as long as all
+    predictions of published rows stay within :data:`MOST_MOVED`.
     """
     columns = [table.text(name, ANY).tolist() for name in ("generation", "precision", "software")]
     keys = list(zip(*columns, strict=True))

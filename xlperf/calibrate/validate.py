@@ -51,10 +51,8 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of a group of records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN if none is
-    known.
-
-    ``in_band`` is the share of the predicted values whose measurement lies in the 80 % band, NaN without bands.
+    """Errors of a group of records as fractions, NaN if none is known; ``in_band`` is the share of measurements in the
+    80 % band.
     """
 
     key: tuple[str, ...]
@@ -69,10 +67,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The worst acceptable value of a statistic for a group.
-
-    ``metric`` is a published column, or a quantity (step time, layer time, memory, time per token, time to first
-    token) of the primary records; blank for all of them.
+    """The worst acceptable value of a statistic for a group; ``metric`` is a published column or a quantity of the
+    primary records, blank for all of them.
     """
 
     group: str
@@ -95,9 +91,8 @@ class ValidationReport:
     tolerances: tuple[Tolerance, ...]
 
     def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
-        """Errors grouped by attributes of the records: group, quantity, source_id, accelerator, metric.
-
-        ``primary`` counts a row once per quantity.
+        """Errors grouped by attributes of the records, such as source_id and metric; ``primary`` counts a row once per
+        quantity.
         """
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
@@ -222,9 +217,8 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; empty if there is none.
-
-    Raises InputError if a statistic is unknown or a bound is no number.
+    """Sheet ``tolerances`` of a workbook; empty if there is none. Raises InputError for an unknown statistic or a bound
+    that is no number.
     """
     sheet = sheet_rows(path, "tolerances", "statistic")
     if sheet is None:
@@ -259,13 +253,9 @@ def validate(
     leave_out: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ValidationReport:
-    """Predict published rows and compare them with their measurements.
-
-    ``sources`` are CSV files or workbooks of published rows, or of plans with measured columns
-    (``measured step time (s)`` ...); default: the shipped ``validation.xlsx``. ``leave_out`` (accelerator, generation,
-    software or source_id) refits the calibration without these measurements and predicts only their rows, without
-    tolerances; otherwise the tolerances of the first workbook apply, or the shipped ones. Raises InputError for an
-    unreadable file or an impossible row.
+    """Predict published rows, or plans with measured columns, and compare them with their measurements; default: the
+    shipped ``validation.xlsx``. ``leave_out`` refits the calibration without measurements and predicts only their rows;
+    otherwise the tolerances of the first workbook apply, or the shipped ones.
     """
     shipped = workbook("validation.xlsx")
     paths = [Path(source) for source in sources] if sources else [shipped]
@@ -309,11 +299,8 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
 
 
 def parameter_faults(catalog: Catalog) -> list[Fault]:
-    """Models whose computed total or active parameters differ from the stated ones by more than :data:`TOLERANCE`.
-
-    Publishers count the active parameters with or without the input embedding, which is a look-up; either is accepted.
-    A count stated in few digits may differ by a unit of the last: some publishers round down. Results are in sheet
-    order.
+    """Models whose computed total or active parameters differ from the stated ones by more than :data:`TOLERANCE` and a
+    unit of the last digit. Publishers count the active ones with or without the input embedding, which is a look-up.
     """
     table = catalog.tables["models"]
     models, unmodelled = catalog_models(catalog)
@@ -362,9 +349,7 @@ class Effect(NamedTuple):
 
 
 def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") -> Table:
-    """Rows of the sheet ``own_runs`` from plans with measured columns, beside those that the catalog has.
-
-    Rows without a measured value that teaches are skipped; a new row replaces one of the same name. Every ``auto`` is
+    """Rows of the sheet ``own_runs`` from plans with measured columns, beside those of the catalog; every ``auto`` is
     resolved without the runs. Raises InputError, at ``origin``, if nothing is measured.
     """
     plain = without_own_runs(catalog)
@@ -440,11 +425,7 @@ def has_measured_plans(path: Path) -> bool:
 def records_of_plans(
     tables: Sequence[Table], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> list[Record]:
-    """Every measured value of plans beside its prediction, plan by plan.
-
-    The first measured value of each quantity is the primary one of its plan. ``progress`` receives the number of rows
-    of each finished block.
-    """
+    """Every measured value of plans beside its prediction; the first of each quantity of a plan is the primary one."""
     items = []
     for table in tables:
         plans, results = evaluate_resolved(table, catalog, progress)

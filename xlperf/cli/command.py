@@ -58,10 +58,7 @@ class EditedFile(_File):
 
 
 class OutputFile(_File):
-    """Name of a file that is written.
-
-    ``suffixes``: endings that the name may have; ``-`` among them for CSV on standard output.
-    """
+    """Name of a file that is written; ``suffixes``: its possible endings, ``-`` for CSV on standard output."""
 
     name = "output file"
 
@@ -198,9 +195,8 @@ VARY = (
 
 
 def command(**shared: Decorator) -> Callable[[Any], Command]:
-    """Make a function a command: summary, help, examples, page of the guide, parameters are rows of ``commands.csv``.
-
-    ``shared``: options that a row names with ``=`` and that this module does not know.
+    """Make a function a command by rows of ``commands.csv``; ``shared``: options that a row names with ``=`` and that
+    this module does not know.
     """
 
     def made(function: Any) -> Command:
@@ -363,10 +359,7 @@ def packed(name: str, target: str, pack: Callable[..., Any], words: str = "") ->
 
 
 def _output(output: str | None, as_json: bool, wide: bool = False, piped: bool = False) -> str | None:
-    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file.
-
-    ``wide``: tables on a terminal have all their columns.
-    """
+    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file."""
     if wide:
         click.get_current_context().meta[WIDE] = True
     if not as_json:
@@ -397,11 +390,8 @@ def _shared(name: str, words: str) -> Decorator:
 
 
 def catalog_of(given: str | Sheets | None, source: str | None) -> Catalog:
-    """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one; with the
-    user's measured runs of ``--measured``, and their lessons on standard error.
-
-    Rows that refer to unknown names are listed on standard error and left out. Raises InputError with every fault of
-    the workbook, or if the workbook of ``--catalog`` has no catalog sheet.
+    """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one, with the runs
+    of ``--measured``. Rows that refer to unknown names are listed on standard error and left out.
     """
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.check import left_out
@@ -436,20 +426,14 @@ def with_measured(catalog: Catalog, files: Sequence[str]) -> Catalog:
 
 
 def note_unread(given: str | None, own: str | None) -> None:
-    """Name on standard error each sheet that looks like a catalog sheet but is not read.
-
-    Raises InputError if a workbook cannot be read, or the one of ``--catalog`` has no catalog sheet.
-    """
+    """Name on standard error each sheet that looks like a catalog sheet but is not read."""
     from xlperf.catalog.check import unread_in
 
     say(*(f"note: {fault}" for fault in unread_in(given, own)), err=True)
 
 
 def catalog_for(given: str | Sheets | None, plans: str, tables: list[Table]) -> Catalog:
-    """The catalog of plans. Unknown names of all plans are refused at once, before any plan is evaluated.
-
-    Corrected spellings are listed on standard error.
-    """
+    """The catalog of plans. Unknown names of all plans are refused at once; corrected spellings are listed."""
     from xlperf.catalog.check import name_faults
 
     catalog = catalog_of(given, plans)

@@ -39,11 +39,7 @@ WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to o
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
-
-    ``lines``: printed one below the other; a line break inside one of them is written out. ``err``: whether they go to
-    standard error.
-    """
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal."""
     if _Progress.on_screen is not None:
         _Progress.on_screen.clear()
     coloured = not err and is_terminal() and "NO_COLOR" not in os.environ
@@ -114,9 +110,8 @@ def took(number: int, noun: str) -> None:
 
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
-    """How far the work is, on standard error: a line that moves on a terminal, else a line every ten seconds.
-
-    Yields a function that adds the number of items done. A ``length`` of 0 is unknown: the items are counted.
+    """How far the work is, on standard error; yields a function that adds the number of items done. A ``length`` of 0
+    is unknown.
     """
     line = _Progress(length, label)
     yield line.advanced
@@ -232,11 +227,8 @@ NOTHING_SAID = Front()
 
 
 def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: Front = NOTHING_SAID) -> None:
-    """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
-
-    ``output``: file that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything
-    is written. ``sheets``: name of the sheet and its columns, in the units used inside; but in a workbook all have the
-    same columns. ``front``: for the front sheet of a workbook.
+    """Write columns by sheet to a workbook, or one below the other to CSV, Parquet or JSON, where all sheets have the
+    same columns. A file is replaced whole when everything is written.
     """
     if is_workbook(output):
         _write_workbook(output, sheets, front)
@@ -268,9 +260,8 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
 
 
 def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[str, list[Part]]) -> None:
-    """An object for each row, by name and unit as in ``ttft_ms``: numbers, texts, true and false; null for blanks.
-
-    Each object holds the tables of ``nested`` under their names.
+    """An object for each row, by name and unit as in ``ttft_ms``, with null for blanks; each holds the tables of
+    ``nested``.
     """
     inside = {name: list(_objects(block)) for name, block in nested.items()}
     stream.write("[")
@@ -311,10 +302,8 @@ def deliver(
 
 
 def text_table(block: list[Part]) -> list[str]:
-    """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
-
-    ``block``: columns of one length, in the units used inside. On a terminal the table is as wide as it: see
-    :func:`narrowed`.
+    """Columns as lines of text, as wide as the terminal: words to the left, numbers to the right, without columns that
+    have no value.
     """
     columns = [TextColumn.of(column, values) for column, values in block]
     return narrowed([column for column in columns if any(column.cells)], terminal_width())
@@ -527,10 +516,7 @@ def _width() -> int:
 
 
 def show_points(title: str, x_title: str, y_title: str, series: Series) -> None:
-    """Draw points by series, each with a marker of its own.
-
-    ``series``: values along and up, by the name of the series.
-    """
+    """Draw points, values along and up by the name of the series, each with a marker of its own."""
     drawing = plotter()
     if drawing is None or not any(len(x) > 1 for x, _ in series.values()):
         return
@@ -546,10 +532,7 @@ def show_points(title: str, x_title: str, y_title: str, series: Series) -> None:
 
 
 def show_stacked(title: str, names: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
-    """Draw a bar for each name, the first on top, made of its parts.
-
-    ``parts``: amounts by part, one for each name.
-    """
+    """Draw a bar for each name, the first on top, made of its parts: amounts by part, one for each name."""
     drawing = plotter()
     if drawing is None or not names:
         return

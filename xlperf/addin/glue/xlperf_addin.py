@@ -95,10 +95,8 @@ for _name, _about in FUNCTIONS.items():
 
 
 def refresh(document):
-    """Enter the formulas that call xlperf again, so that they are known by name and computed.
-
-    LibreOffice shows the values that a file was saved with, and 7.4 does not know underscore names on load.
-    Only cells that hold a formula are touched; a text that looks like one stays text.
+    """Enter the formulas that call xlperf again: LibreOffice shows saved values, and 7.4 does not know underscore names
+    on load.
     """
     modified = document.isModified()
     undo = document.getUndoManager()
