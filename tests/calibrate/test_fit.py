@@ -341,19 +341,6 @@ def test_a_fit_does_not_look_at_the_sheet_that_is_stored(
     assert all(once == again and len(once) < 160 for once, again in seen.values())  # documented ones alone
 
 
-def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(catalog: Catalog) -> None:
-    """Runs of dense models say nothing of experts."""
-    published = runs(catalog, "somestack", {"kernel_slowdown": 1.2})
-    experts = FittedConstant("experts", "any", "any", "any", "move_slowdown", 3.0, "", 0, math.nan, "", "")
-    known = [_constant("somestack", "kernel_slowdown", 1.5), experts]
-    result = {(row.software, row.constant): row for row in fit_training(published, catalog, "2026-01-01", known)}
-    measured, assumed = result["somestack", "kernel_slowdown"], result["any", "move_slowdown"]
-    assert result["any", "kernel_slowdown"].value == measured.value, "that of the only software"
-    assert (measured.kind, measured.num_rows) == ("measured", 20) and measured.value == pytest.approx(1.2, rel=0.03)
-    assert (assumed.kind, assumed.fit_set, assumed.num_rows) == ("assumption", "", 0)
-    assert assumed.value == declared_constants()["experts"]["move_slowdown"].default != 3.0
-
-
 def test_too_few_rows_make_no_constants(catalog: Catalog) -> None:
     published = runs(catalog, "somestack", {"kernel_slowdown": 1.2}).take(range(FEWEST_ROWS - 1))
     assert fit_training(published, catalog, "") == []

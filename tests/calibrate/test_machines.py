@@ -12,9 +12,9 @@ from fit_samples import differing, with_other_last_digits
 from published_samples import rows_of_fit_set
 from shipped import shipped_measured
 
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import MACHINE_SOURCE, fit_machines
 from xlperf.calibrate.fitter import FittedConstant
+from xlperf.calibrate.pooled_kernels import fit_machine_kernels
 from xlperf.calibrate.published_errors import Measured, errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog

@@ -22,9 +22,9 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
 from xlperf.calibrate.cross_validation import cross_validated
-from xlperf.calibrate.fit_machine_kernels import as_measured
 from xlperf.calibrate.fitter import percent, rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
+from xlperf.calibrate.pooled_kernels import as_measured
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,

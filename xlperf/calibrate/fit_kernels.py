@@ -8,16 +8,23 @@ and gives the error. Unmeasured constants are derived or assumed, and marked as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.units import factor
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, declared_values, rounded, solve
-from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
+from xlperf.calibrate.pooled_kernels import (
+    SOURCE,
+    best_products,
+    fitted_weights,
+    library_tiles,
+    shared_attention,
+    shared_products,
+    tiles_of,
+)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.attention import softmax_time
@@ -42,9 +49,6 @@ Key = tuple[str, str, str, str]
 """Family, generation, precision and software."""
 Scalar = TypeVar("Scalar", float, Array)
 
-SOURCE = "rows of the sheet kernels in validation.xlsx"
-LONG = 50.0
-_SHORT_WEIGHT = 0.5
 _STARTS = (1.0, 0.5, 1.5)
 _NARROW = (0.2, 0.05)
 _LAUNCH_SHARE = 0.25
@@ -199,17 +203,6 @@ def _choice(
         return (*_INNER, "middle_share"), base
     adds_up = family == "all_reduce" and bool((rows.machine.network.in_network_reduction[:, 0] == 1.0).any())
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
-
-
-def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
-    """Row weights: lower for short kernels and for sources with many rows; 0 for held-out rows, if there are at least
-    ``fewest`` rows.
-    """
-    count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
-    most = max(count.values())
-    share = np.array([(count[source] / most) ** -crowding for source in rows.source_id])
-    weights = share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
-    return np.where(rows.held_back & (len(rows) > fewest), 0.0, weights)
 
 
 def _columns(values: Mapping[str, float]) -> dict[str, Array]:
@@ -380,35 +373,6 @@ def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstan
         if (one.precision, one.software) == ("fp8", ANY)
         and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
     ]
-
-
-def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
-    """GEMM efficiency from the best published rate, for generations without a sweep of shapes."""
-    accelerators = catalog.tables["accelerators"]
-    names = [str(name).casefold() for name in accelerators.text("accelerator")]
-    best: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        name, dtype = str(row.get("gpu") or "").casefold(), str(row.get("dtype") or "")
-        if row.get("kind") != "gemm_max" or name not in names or dtype not in ("bf16", "fp8"):
-            continue
-        at = names.index(name)
-        generation = str(accelerators.text("generation")[at])
-        peak = float(accelerators.number(f"peak_flop_rate_{dtype}")[at])
-        rate = float(str(row.get("tflops") or "nan")) * factor("TFLOP/s")
-        if generation not in known and math.isfinite(rate / peak):
-            best.setdefault((generation, dtype), []).append(rate / peak)
-    results: list[FittedConstant] = []
-    for (generation, dtype), shares in sorted(best.items()):
-        highest = declared_constants()["gemm"]["compute_efficiency"].high
-        value = rounded(min(float(np.median(shares)), highest))
-        reached = FittedConstant(
-            "gemm", generation, dtype, ANY, "compute_efficiency", value, "ml_engineering_mamf", len(shares), math.nan,
-            date, "rows of kind gemm_max of the sheet kernels in validation.xlsx", kind="estimate",
-            notes="best rate found over shapes, over the peak; median of the accelerators of the generation",
-        )  # fmt: skip
-        words = "in the rate, which was measured under the power limit"
-        results += [reached, reached.assumed(words, constant="energy_per_flop", value=0.0)]
-    return results
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:

@@ -22,7 +22,6 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.arrays import Array, added
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     FittedConstant,
@@ -35,6 +34,7 @@ from xlperf.calibrate.fitter import (
     solve,
     without_repeats,
 )
+from xlperf.calibrate.pooled_kernels import fit_machine_kernels
 from xlperf.calibrate.published_errors import (
     Errors,
     Measured,

@@ -164,23 +164,17 @@ _OF_OTHERS = "mean of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
-def fit_training(
-    published: Published, catalog: Catalog, date: str, known: Sequence[FittedConstant] = ()
-) -> list[FittedConstant]:
+def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the constants of every training stack, including its kernels and experts, jointly, to step times and times of
-    single layers. Constants in ``known`` skip the selection: only their values are fitted.
+    single layers.
     """
-    result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
+    result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME))
     result += kernels_of_other_generations(result)
     return result + of_other_software(published, and_constants(catalog, result), result)
 
 
 def _fit_times(
-    published: Published,
-    catalog: Catalog,
-    date: str,
-    quantities: Sequence[str] = QUANTITIES,
-    known: Sequence[FittedConstant] = (),
+    published: Published, catalog: Catalog, date: str, quantities: Sequence[str] = QUANTITIES
 ) -> list[FittedConstant]:
     """Fit the constants of row times jointly, with backward elimination."""
     plans = plans_to_fit(published, catalog)
@@ -189,20 +183,15 @@ def _fit_times(
         return []
     plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
     every = np.full(len(entries), True)
-    if known:
-        parameters, _ = pooled_parameters([_as_parameter(one) for one in known], range(len(known)))
-    else:
-        parameters = family_parameters(published.kind, plans, entries, every)
-    if not known:
-        some, errors = taken(plans, entries, _thinned(entries))
-        parameters, solution = _solved(some, errors, parameters, SPREADS)
-        groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
-        own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
-        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
-        pooled = Counter(parameters[at].parent for at in kept)
-        shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
-        parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
-    parameters, solution = _solved(plans, entries, parameters, SPREADS if known else SPREADS[-1:])
+    parameters = family_parameters(published.kind, plans, entries, every)
+    parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
+    groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
+    own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
+    kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
+    pooled = Counter(parameters[at].parent for at in kept)
+    shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
+    parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
+    parameters, solution = _solved(plans, entries, parameters, SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
 
@@ -245,7 +234,7 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     plans = plans_to_fit(printed, catalog)
     entries = errors_of(plans, (MEMORY,))
     results: list[FittedConstant] = []
-    for name in _named(entries.software):
+    for name in sorted(set(entries.software.tolist())):
         own = entries.software == name
         if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
             continue
@@ -385,14 +374,6 @@ def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Para
 def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parameter]:
     """Parameters that start from a previous solution."""
     return [replace(one, start=float(value)) for one, value in zip(parameters, solution.values, strict=True)]
-
-
-def _as_parameter(one: FittedConstant) -> Parameter:
-    return Parameter(one.family, one.constant, one.generation, one.precision, one.software, start=one.value)
-
-
-def _named(software: np.ndarray) -> list[str]:
-    return sorted(set(software.tolist()))
 
 
 # --- rows of the sheet ---------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from xlperf.base.arrays import Array
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machines import machine_constants
-from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training, training_constants
+from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training
 from xlperf.calibrate.fitter import (
     FittedConstant,
     and_constants,
@@ -50,11 +50,9 @@ from xlperf.measurements.published import Published, PublishedPlans
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 
 
-def fit_all(
-    measured: Measured, catalog: Catalog, date: str, step: Step, values_only: bool = False
-) -> list[FittedConstant]:
-    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines. With ``values_only`` the
-    search starts from the training constants of the catalog's calibration, which is not used otherwise.
+def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step) -> list[FittedConstant]:
+    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines; the calibration of
+    ``catalog`` is not used.
     """
 
     def with_only(constants: Sequence[FittedConstant]) -> Catalog:
@@ -65,16 +63,15 @@ def fit_all(
     step("memory")
     memory = fit_memory(measured.training, with_only(done), date)
     step("training")  # a step may wait for an allocator without room
-    known = training_constants(catalog.tables["calibration"], date) if values_only else []
-    done += fit_training(measured.training, with_only([*done, *memory]), date, known) + memory
+    done += fit_training(measured.training, with_only([*done, *memory]), date) + memory
     step("serving")
     done += fit_serving(measured.inference, with_only(done), date)
     return without_repeats(done)
 
 
-def fitted_calibration(catalog: Catalog, date: str, measured: Measured, step: Step, values_only: bool) -> Table:
+def fitted_calibration(catalog: Catalog, date: str, measured: Measured, step: Step) -> Table:
     """Refit the calibration sheet, with cross-validation errors, without bands."""
-    table = calibration_table(fit_all(measured, catalog, date, step, values_only))
+    table = calibration_table(fit_all(measured, catalog, date, step))
     step("errors")
     return with_errors(table, (measured.training, measured.inference), catalog)
 

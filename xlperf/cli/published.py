@@ -101,16 +101,14 @@ def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None
 
 @command()
 def calibrate(
-    fit: bool, values_only: bool, machines: bool, own_runs: bool, measurements: str | None, mine: tuple[str, ...],
+    fit: bool, own_runs: bool, measurements: str | None, mine: tuple[str, ...],
     date: datetime.datetime | None, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
     """Show the calibration, or fit it to measured kernels and published runs."""
-    if not fit and (measurements or date or values_only or machines or own_runs):
-        raise click.UsageError("--measurements, --date, --values-only, --machines and --own-runs need --fit")
-    if own_runs and (values_only or machines or (output is not None and not output.lower().endswith(".csv"))):
-        raise click.UsageError("--own-runs goes with neither --values-only nor --machines, and writes .csv")
-    if machines and values_only:
-        raise click.UsageError("--machines chooses no constants: leave --values-only out")
+    if not fit and (measurements or date or own_runs):
+        raise click.UsageError("--measurements, --date and --own-runs need --fit")
+    if own_runs and output is not None and not output.lower().endswith(".csv"):
+        raise click.UsageError("--own-runs writes .csv")
     known = catalog_of(catalog, None)
     if mine:
         if fit:
@@ -126,8 +124,7 @@ def calibrate(
         from xlperf.calibrate.sheet import fitted_calibration, refitted_bands, refitted_machines
 
         day, measured = f"{date or datetime.datetime.now():%Y-%m-%d}", read_measured(measurements)
-        if not machines:
-            known = known.with_tables([fitted_calibration(known, day, measured, _announced, values_only)])
+        known = known.with_tables([fitted_calibration(known, day, measured, _announced)])
         _announced("machines")
         known = refitted_machines(measured, known, day)
         _announced("bands")
