@@ -245,7 +245,7 @@ def test_slow_attention_of_a_stack_makes_its_runs_longer_and_only_named_stacks_h
     entries = errors_of(plans, (STEP_TIME,))
     for software, families in (("somestack", {"training_software"}), ("torch-fsdp", {"training_software", *_OWN})):
         named = replace(entries, software=np.full(len(entries), software, dtype=object))
-        result = family_parameters("training", plans, named, np.full(len(entries), True))
+        result = family_parameters("training", plans, named)
         assert {one.family for one in result} == families
         assert all(one.high == one.target for one in result if one.family in _OWN), "no kernel is faster than alone"
 

@@ -182,7 +182,7 @@ def _refitted(
         for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
-    problem = responses.of(rows).problem(entries.take(rows), np.full(len(rows), True))
+    problem = responses.of(rows).problem(entries.take(rows))
     values = solve(problem, parameters, spreads=spreads).values
     gone = [row for one, row, is_few in zip(parameters, places, few, strict=True) if is_few and one.software != ANY]
     return dict(zip(places, values.tolist(), strict=True)), gone

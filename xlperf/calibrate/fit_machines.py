@@ -334,7 +334,7 @@ def _generations(rows: Sequence[_Rows]) -> list[str]:
 
 def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
     """Training and inference rows as one least-squares problem."""
-    problems = [published_problem(one.plans, one.entries, parameters, np.full(len(one.entries), True)) for one in rows]
+    problems = [published_problem(one.plans, one.entries, parameters) for one in rows]
 
     def residuals(trials: Array) -> Array:
         return np.concatenate([problem.residuals(trials) for problem in problems], axis=1)

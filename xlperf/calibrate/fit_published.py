@@ -81,8 +81,8 @@ class Responses:
         group, users = self.group[:, entries], self.users[:, entries]
         return replace(self, group=group, users=users, change=self.change[:, :, entries], now=self.now[entries])
 
-    def problem(self, entries: Errors, chosen: np.ndarray) -> Problem:
-        """Least-squares problem of some entries, with residuals from the sum of the responses."""
+    def problem(self, entries: Errors) -> Problem:
+        """Least-squares problem of the entries, with residuals from the sum of the responses."""
         which = [np.flatnonzero(users) for users in self.users]
         changes = [change[:, users] for change, users in zip(self.change, which, strict=True)]
 
@@ -96,7 +96,7 @@ class Responses:
                     errors[users] += (1.0 - share) * change[below] + share * change[below + 1]
             return result
 
-        return Problem(residuals, entries.weights(chosen), self.users, colours_of(self.parameters))
+        return Problem(residuals, entries.weights, self.users, colours_of(self.parameters))
 
 
 def trial_values(family: str, name: str, value: float) -> Array:
@@ -126,7 +126,7 @@ def responses_of(
         for one, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
     ]
     colours, users = colours_of(parameters), users_of(plans, entries, parameters)
-    problem = published_problem(plans, entries, parameters, np.full(len(entries), True))
+    problem = published_problem(plans, entries, parameters)
     first = np.array([one.first for one in parameters])
     now = problem.residuals(first[None, :])[0]
     change = np.zeros((*points.shape, len(entries)))
@@ -182,8 +182,7 @@ def _fit_times(
     if not len(entries) or entries.num_rows(may_be_fitted(plans, entries)) < FEWEST_ROWS:
         return []
     plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
-    every = np.full(len(entries), True)
-    parameters = family_parameters(published.kind, plans, entries, every)
+    parameters = family_parameters(published.kind, plans, entries)
     parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
     groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
     own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
@@ -199,11 +198,11 @@ def _solved(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], spreads: Sequence[float]
 ) -> tuple[list[Parameter], Solution]:
     """The fitted parameters, with responses sampled again around each solution."""
-    result, every = list(parameters), np.full(len(entries), True)
+    result = list(parameters)
     for turn in range(TURNS):
         responses = responses_of(plans, entries, result)
         solution = solve(
-            responses.problem(entries, every), responses.parameters, spreads=spreads if not turn else spreads[-1:]
+            responses.problem(entries), responses.parameters, spreads=spreads if not turn else spreads[-1:]
         )
         result = _started(result, solution)
     return result, solution
@@ -239,9 +238,8 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
         if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
             continue
         some, errors = taken(plans, entries, own)
-        every = np.full(len(errors), True)
-        parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors, every)]
-        solution = solve(published_problem(some, errors, parameters, every), parameters)
+        parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors)]
+        solution = solve(published_problem(some, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
         results += [
             replace(one, error=rounded(error))
@@ -259,7 +257,7 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
 # --- which parameters there are ------------------------------------------------------------------------------------
 
 
-def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> list[Parameter]:
+def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[Parameter]:
     """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first."""
     columns = {
         "software": entries.software,
@@ -268,7 +266,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
     }
     parameters: list[Parameter] = []
     for row in resources.rows("calibrate/fitted_families.csv"):
-        own = chosen & _named_software(entries.software, row["software"])
+        own = _named_software(entries.software, row["software"])
         own &= entries.experts | (row["rows"] == "")
         if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
             continue

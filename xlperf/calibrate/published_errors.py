@@ -96,13 +96,13 @@ class Errors:
         """Whether the model of each entry has experts."""
         return np.array([not shape.endswith("/nan") for shape in self.model.tolist()], dtype=bool)
 
-    def weights(self, chosen: np.ndarray) -> Array:
-        """Weights of selected entries in a fit: a configuration of n rows weighs as much as the root of n. [-]"""
+    @property
+    def weights(self) -> Array:
+        """Weights of the entries in a fit: a configuration of n rows weighs as much as the root of n. [-]"""
         names = self.family.tolist()
-        sizes = Counter(name for name, kept in zip(names, chosen.tolist(), strict=True) if kept)
-        count = np.array([sizes[name] or 1 for name in names], dtype=np.float64)
-        share = np.where(self.quantity == FIRST_TOKEN, WEIGHT_OF_FIRST, 1.0) / np.sqrt(count)
-        return np.where(chosen, share, 0.0)
+        sizes = Counter(names)
+        count = np.array([sizes[name] for name in names], dtype=np.float64)
+        return np.where(self.quantity == FIRST_TOKEN, WEIGHT_OF_FIRST, 1.0) / np.sqrt(count)
 
     def num_rows(self, chosen: np.ndarray) -> int:
         """Number of published rows among selected entries."""
@@ -291,9 +291,7 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     return values
 
 
-def published_problem(
-    plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], chosen: np.ndarray
-) -> Problem:
+def published_problem(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> Problem:
     """Least-squares problem of the parameters, with the errors of published rows as residuals; other entries than
     ``chosen`` have weight 0.
     """
@@ -318,7 +316,7 @@ def published_problem(
                 base = np.array(values), np.array(errors)
         return result
 
-    return Problem(residuals, entries.weights(chosen), users, colours_of(parameters))
+    return Problem(residuals, entries.weights, users, colours_of(parameters))
 
 
 def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], Array]:
