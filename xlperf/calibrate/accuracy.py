@@ -25,14 +25,7 @@ from xlperf.calibrate.cross_validation import cross_validated
 from xlperf.calibrate.fitter import percent, rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
 from xlperf.calibrate.pooled_kernels import as_measured
-from xlperf.calibrate.published_errors import (
-    QUANTITIES,
-    Errors,
-    configuration_weights,
-    log_errors,
-    plans_of,
-    weighted_quantile,
-)
+from xlperf.calibrate.published_errors import QUANTITIES, Errors, log_errors, plans_of, weighted_quantile
 from xlperf.calibrate.readings import NAMES, Readings, readings_of, widths_left_out
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
@@ -51,27 +44,18 @@ _CROSS = (
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
 """Products shorter than this are not counted: kernel launch dominates their time. [us]"""
-BARS = {
-    "matrix product over 50 us": 0.05,
-    "flash attention": 0.08,
-    "attention, both passes": 0.08,
-    "all-reduce": 0.08,
-    "all-gather": 0.08,
-    "reduce-scatter": 0.08,
-    "all-to-all": 0.08,
-}
-"""Largest acceptable median error of an operation."""
 WIDER = {("matrix product over 50 us", "B200-SXM-180GB", "fp8"): 0.08}
 _OPERATIONS = {
-    "gemm": "matrix product over 50 us",
-    "attention": "flash attention",
-    "attention_backward": "attention, both passes",
-    "all_reduce": "all-reduce",
-    "all_gather": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "all_to_all": "all-to-all",
-    "attention_decode": "attention, decoding",
+    "gemm": ("matrix product over 50 us", 0.05),
+    "attention": ("flash attention", 0.08),
+    "attention_backward": ("attention, both passes", 0.08),
+    "all_reduce": ("all-reduce", 0.08),
+    "all_gather": ("all-gather", 0.08),
+    "reduce_scatter": ("reduce-scatter", 0.08),
+    "all_to_all": ("all-to-all", 0.08),
+    "attention_decode": ("attention, decoding", math.nan),
 }
+"""Name of an operation by family, and its largest acceptable median error, of which :data:`WIDER` has exceptions."""
 _BY_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -97,7 +81,7 @@ def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
     """Errors of the shapes held out of the fit: each operation as a whole, then by accelerator and precision."""
     result = measurements(rows, catalog).families
     whole, parts = [], []
-    for family, operation in _OPERATIONS.items():
+    for family, about in _OPERATIONS.items():
         if family not in result:
             continue
         held = result[family]
@@ -105,17 +89,17 @@ def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
         sizes = np.abs(calibrated_time(held, catalog) / held.time - 1.0)
         if not chosen.any():
             continue
-        whole.append(_error(operation, "", "", sizes[chosen]))
+        whole.append(_error(*about, "", "", sizes[chosen]))
         names = np.array(held.accelerator, dtype=object)
         precision = np.array(["" if family in _BY_SIZE else one for one in held.precision], dtype=object)
         for key in sorted(set(zip(names[chosen].tolist(), precision[chosen].tolist(), strict=True))):
             mine = chosen & (names == key[0]) & (precision == key[1])
-            parts.append(_error(operation, *key, sizes[mine]))
+            parts.append(_error(*about, *key, sizes[mine]))
     return whole + parts
 
 
-def _error(operation: str, accelerator: str, precision: str, sizes: Array) -> KernelError:
-    bar = WIDER.get((operation, accelerator, precision), BARS.get(operation, np.nan))
+def _error(operation: str, bar: float, accelerator: str, precision: str, sizes: Array) -> KernelError:
+    bar = WIDER.get((operation, accelerator, precision), bar)
     median, p90 = float(np.median(sizes)), float(np.quantile(sizes, 0.9))
     return KernelError(operation, accelerator, precision, len(sizes), median, p90, bar)
 
@@ -150,7 +134,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
             some = kind.take((kind.group == group) & (kind.quantity == quantity) & ~np.isnan(kind.by_models))
             if not len(some):
                 continue
-            logs, weight = some.by_models, configuration_weights(some)
+            logs, weight = some.by_models, some.configuration_weights
             size, factors = np.abs(np.expm1(logs)), np.abs(logs)
             width = np.log(some.high)
             lines.append(
@@ -365,15 +349,12 @@ class Page:
 
     def _line(self, quantity: str, experts: bool | None) -> tuple[str, ...]:
         chosen = self._mask(quantity, experts)
-        rows, width = self.readings.take(chosen), self.widths[chosen]
-        sources = sorted(set(rows.source.tolist()))
-        medians = [float(np.median(_sizes(rows.first[rows.source == one]))) for one in sources]
+        rows = self.readings.take(chosen)
         return (
-            quantity, _KINDS[experts], f"{len(rows)}", f"{len(sources)}", _median(rows.first),
-            _rounded(float(np.median(medians))), _rounded(float(np.quantile(_sizes(rows.first), 0.9))),
-            _bias(rows.first), f"{100.0 * np.mean(np.abs(rows.first) <= width):.0f} %",
-            f"{math.exp(float(np.median(width))):.2f}", _median(rows.few), _median(rows.today),
-        )  # fmt: skip
+            quantity,
+            _KINDS[experts],
+            *_expected(rows.source, rows.first, rows.few, rows.today, self.widths[chosen]),
+        )
 
     def _power(self) -> list[tuple[str, ...]]:
         """Line of measured power; its baseline is one share of the power limit, of the rows that power is fitted on."""
@@ -393,14 +374,9 @@ class Page:
             return []
         logs = np.log([one.predicted / one.measured for one in records])[~fitted]
         few = np.log(np.nanmedian(share[fitted]) / share)[~fitted]
-        sources = [one.source_id for one, own in zip(records, fitted.tolist(), strict=True) if not own]
-        by_source = [np.median(_sizes(logs[np.array(sources) == one])) for one in sorted(set(sources))]
-        width = declared_constants()["band"]["power"].default
-        return [
-            ("power", "all", f"{len(logs)}", f"{len(set(sources))}", _median(logs),
-             _rounded(float(np.median(by_source))), _rounded(float(np.quantile(_sizes(logs), 0.9))), _bias(logs),
-             f"{100.0 * np.mean(np.abs(logs) <= width):.0f} %", f"{math.exp(width):.2f}", _median(few), _median(logs))
-        ]  # fmt: skip
+        sources = np.array([one.source_id for one in records], dtype=object)[~fitted]
+        width = np.full(len(logs), declared_constants()["band"]["power"].default)
+        return [("power", "all", *_expected(sources, logs, few, logs, width))]
 
 
 TABLES: dict[str, Callable[[Page], Table]] = {
@@ -437,6 +413,18 @@ def markdown(name: str, table: Table) -> str:
     rule = "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
     rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
     return "\n".join([f"<!-- {name}: begin -->", rows[0], rule, *rows[1:], f"<!-- {name}: end -->"]) + "\n"
+
+
+def _expected(sources: np.ndarray, first: Array, few: Array, today: Array, width: Array) -> tuple[str, ...]:
+    """Cells of :data:`_EXPECTED` from errors of runs as logarithms: first predictions, baseline and today."""
+    names = sorted(set(sources.tolist()))
+    medians = [float(np.median(_sizes(first[sources == one]))) for one in names]
+    return (
+        f"{len(first)}", f"{len(names)}", _median(first), _rounded(float(np.median(medians))),
+        _rounded(float(np.quantile(_sizes(first), 0.9))), _bias(first),
+        percent(float(np.mean(np.abs(first) <= width)), 0), f"{math.exp(float(np.median(width))):.2f}",
+        _median(few), _median(today),
+    )  # fmt: skip
 
 
 def _sizes(logs: Array) -> Array:

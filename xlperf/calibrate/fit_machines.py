@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,6 +51,7 @@ from xlperf.calibrate.published_errors import (
     rows_of_machines,
     taken,
     users_of,
+    vendor_lines,
     weighted_quantile,
 )
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, same_kernels
@@ -192,10 +194,8 @@ def _medians(software: np.ndarray, family: np.ndarray, errors: Array) -> list[fl
     results = []
     for name in sorted(set(software.tolist())):
         own = software == name
-        count = Counter(family[own].tolist())
-        results.append(
-            weighted_quantile(errors[own], np.array([1.0 / count[one] for one in family[own].tolist()]), 0.5)
-        )
+        _, at, count = np.unique(family[own].astype(str), return_inverse=True, return_counts=True)
+        results.append(weighted_quantile(errors[own], 1.0 / count[at], 0.5))
     return results
 
 
@@ -203,14 +203,11 @@ MACHINE_SOURCE = "published rows of other machines in validation.xlsx"
 """Prefix of the source of a constant fitted on published rows of machines by line."""
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Published rows of one kind as plans, with their errors, vendor lines and the row order of their sheet."""
+class _Rows(NamedTuple):
+    """Published rows of one kind as plans, with their errors and the row order of their sheet."""
 
-    published: Published
     plans: PublishedPlans
     entries: Errors
-    line: np.ndarray
     order: Sequence[str]
 
 
@@ -235,37 +232,25 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     """Fit the overheads of stacks and engines on each vendor line, beyond kernels and the constants of ``catalog`` that
     they are pooled towards.
     """
-    rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
+    sheets: list[_Rows] = []
+    for one in published:
+        if len(of_machines := rows_of_machines(one)):
+            plans = plans_of(of_machines, catalog)
+            sheets.append(_Rows(plans, errors_of(plans), one.text["row_id"]))
     results: list[FittedConstant] = []
     for line in sorted(set(machine_lines(catalog).values())):
-        results += _line_constants(rows, line, catalog, date)
-    return _completed(results, catalog, date)
-
-
-def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: str) -> list[FittedConstant]:
-    own = [_of_line(one, line) for one in rows if (one.line == line).any()]
-    parameters = _parameters(own, line, catalog) if own else []
-    if not parameters:
-        return []
-    return _sheet_rows(own, parameters, solve(_problem(own, parameters), parameters), date)
-
-
-def _completed(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Constants extended to lines without rows and to other stacks on a line."""
-    return [*constants, *_of_other_lines(constants, catalog, date), *_of_other_stacks(constants)]
-
-
-def _of_line(rows: _Rows, line: str) -> _Rows:
-    plans, entries = taken(rows.plans, rows.entries, rows.line == line)
-    return _Rows(plans.published, plans, entries, rows.line[rows.line == line], rows.order)
-
-
-def _rows(published: Published, catalog: Catalog) -> _Rows:
-    own, lines = rows_of_machines(published), machine_lines(catalog)
-    plans = plans_of(own, catalog)
-    entries = errors_of(plans)
-    line = np.array([lines.get(kind, "") for kind in entries.generation.tolist()], dtype=object)
-    return _Rows(own, plans, entries, line, published.text["row_id"])
+        masks = [vendor_lines(each.entries, catalog) == line for each in sheets]
+        rows = [
+            _Rows(*taken(each.plans, each.entries, mask), each.order)
+            for each, mask in zip(sheets, masks, strict=True)
+            if mask.any()
+        ]
+        parameters = _parameters(rows, line, catalog) if rows else []
+        if parameters:
+            results += _sheet_rows(rows, parameters, solve(_problem(rows, parameters), parameters), date)
+    # Stacks that no row of a line has take the constants of its fitted stack.
+    copies = [one.unmeasured(f"as {one.software}", software=ANY) for one in results if one.software != ANY]
+    return [*results, *_of_other_lines(results, catalog, date), *copies]
 
 
 def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
@@ -403,8 +388,3 @@ def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date:
             one = FittedConstant(*key, rounded(mean), date=date, source=MACHINE_SOURCE)
             more.append(one.assumed("not measured: mean of any machine and of the lines that were fitted"))
     return more
-
-
-def _of_other_stacks(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Constants of unmeasured stacks on a line, copied from its fitted stack."""
-    return [one.unmeasured(f"as {one.software}", software=ANY) for one in constants if one.software != ANY]

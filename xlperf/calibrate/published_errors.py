@@ -31,7 +31,7 @@ from xlperf.measurements.comparison import (
     result_column,
 )
 from xlperf.measurements.inference import inference_plans
-from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.kernels import machine_lines, read_kernels
 from xlperf.measurements.published import KINDS, POWER, Published, PublishedPlans, read_published
 from xlperf.measurements.training import training_plans
 
@@ -87,9 +87,11 @@ class Errors:
         return len(self.row_ids)
 
     @property
-    def configuration(self) -> np.ndarray:
-        """Configuration, which counts once: software, model and accelerator."""
-        return np.array([f"{a}/{b}" for a, b in zip(self.software, self.family, strict=True)], dtype=object)
+    def configuration_weights(self) -> Array:
+        """Weight of each entry: the entries of a configuration (software, model, accelerator) weigh 1 together. [-]"""
+        names = list(zip(self.software, self.family, strict=True))
+        sizes = Counter(names)
+        return np.array([1.0 / sizes[name] for name in names])
 
     @property
     def experts(self) -> np.ndarray:
@@ -118,13 +120,6 @@ class Errors:
         ratio = np.exp(-errors)
         inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
-
-
-def configuration_weights(errors: Errors) -> Array:
-    """Weight of each entry: the entries of a configuration weigh 1 together. [-]"""
-    names = errors.configuration.tolist()
-    sizes = Counter(names)
-    return np.array([1.0 / sizes[name] for name in names])
 
 
 def weighted_quantile(values: Array, weight: Array, share: float) -> float:
@@ -228,6 +223,12 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
         low=_end_of_band(results, "low", quantity, plan),
         high=_end_of_band(results, "high", quantity, plan),
     )
+
+
+def vendor_lines(errors: Errors, catalog: Catalog) -> np.ndarray:
+    """Vendor line of the accelerator of each entry; "nvidia" for machines that have none."""
+    lines = machine_lines(catalog)
+    return np.array([lines.get(kind, "nvidia") for kind in errors.generation.tolist()], dtype=object)
 
 
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:

@@ -44,6 +44,7 @@ from xlperf.calibrate.published_errors import (
     errors_of,
     plans_of,
     seen_rows,
+    vendor_lines,
     weighted_quantile,
 )
 from xlperf.catalog.calibration import ANY, declared_constants
@@ -54,7 +55,6 @@ from xlperf.engine.trust import model_traits
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, STEP_TIME, TIME_PER_TOKEN, metrics_of, predicted
-from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import POWER, Published, PublishedPlans, sheet_rows
 
 SHEET = "first_predictions"
@@ -154,7 +154,7 @@ def _readings(
         quantity=errors.quantity,
         source=np.array([rows.text["source_id"][row_of[name]] for name in errors.row_ids.tolist()], dtype=object),
         reading=np.array([_reading(group) for _, group in firsts], dtype=object),
-        line=by_line(errors, catalog),
+        line=vendor_lines(errors, catalog),
         software=errors.software,
         first=np.array([log for log, _ in firsts], dtype=np.float64),
         today=errors.fitted,
@@ -163,12 +163,6 @@ def _readings(
         unread=unread[errors.plan],
         distance=distance[errors.plan],
     )
-
-
-def by_line(errors: Errors, catalog: Catalog) -> np.ndarray:
-    """Vendor line of the accelerator of each entry; "nvidia" for machines that have none."""
-    lines = machine_lines(catalog)
-    return np.array([lines.get(kind, "nvidia") for kind in errors.generation.tolist()], dtype=object)
 
 
 def _reading(group: str) -> str:

@@ -17,12 +17,11 @@ from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
 from xlperf.cli import WORDS, Stop
 from xlperf.cli.command import Command, Task
-from xlperf.cli.hardware import cost, device, optimise, time
+from xlperf.cli.hardware import accelerator, add, cost, device, launch, model, optimise, plan, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import ASK
-from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import diagnose, search, solve, sweep, uncertainty, worth
 from xlperf.cli.sheets import check, functions, guide, install, new, show, uninstall
 
