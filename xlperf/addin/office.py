@@ -14,7 +14,7 @@ import re
 import shutil
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -200,11 +200,9 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
     """Write the folder of the Office add-in for an https address; returns the next step. ``pyodide``: its https
     address, or a folder that is copied; ``wheel``: by default made of the installed package.
     """
-    place, address = Path(folder), url.rstrip("/")
+    place, address = _folder(folder), url.rstrip("/")
     if not re.fullmatch(r"https://[\w.-]+(:\d+)?(/[\w.~%-]+)*", address, re.ASCII):
         raise InputError(Fault("--url", f'must be the https address where the folder will be, got "{url}"'))
-    if place.exists() and not place.is_dir():
-        raise InputError(Fault(folder, "is a file; give the name of a folder"))
     earlier = place / "manifest.xml"
     if any(place.glob("*")) and not (earlier.is_file() and b"<ProviderName>xlperf<" in earlier.read_bytes()):
         raise InputError(Fault(folder, "has files of another source; give an empty folder, or one of an earlier run"))
@@ -222,18 +220,28 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
         **{f"icon-{size}.png": icon(size) for size in _ICONS},
         name: wheel_of_package() if wheel is None else Path(wheel).read_bytes(),
     }
-    place.mkdir(parents=True, exist_ok=True)
     for old in place.glob("xlperf-*.whl"):
         old.unlink()
-    for part, content in contents.items():
-        with replaced(place / part) as temporary:
-            temporary.write_bytes(content)
+    _fill(place, contents)
     for file in copied:
         (place / "pyodide").mkdir(exist_ok=True)
         shutil.copyfile(file, place / "pyodide" / file.name)
     return (
         f"{place}: put this folder on the web server at {address}, then add manifest.xml to Excel (xlperf guide excel)"
     )
+
+
+def _folder(name: str) -> Path:
+    if Path(name).exists() and not Path(name).is_dir():
+        raise InputError(Fault(name, "is a file; give the name of a folder"))
+    return Path(name)
+
+
+def _fill(place: Path, contents: Mapping[str, bytes]) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with replaced(place / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def _pyodide(given: str) -> tuple[str, list[Path]]:
@@ -284,20 +292,14 @@ def write_lite(folder: str, wheel: str | None = None) -> str:
     """Write ``main.py`` and ``requirements.txt`` into a folder, for the package index or a wheel (https address or
     file); returns the next steps in one line. Nothing is written over files from another source.
     """
-    place = Path(folder)
-    address = None if wheel is None else _address(wheel)
-    if place.exists() and not place.is_dir():
-        raise InputError(Fault(folder, "is a file; give the name of a folder"))
+    place, address = _folder(folder), None if wheel is None else _address(wheel)
     texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(address)}
     starts = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
     foreign = [place / name for name in texts if (place / name).exists()]
     foreign = [path for path in foreign if not (path.is_file() and path.read_bytes().startswith(starts[path.name]))]
     if foreign:
         raise InputError([Fault(str(path), "is not of an earlier run; give a folder without it") for path in foreign])
-    place.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        with replaced(place / name) as part:
-            part.write_text(text, encoding="utf-8")
+    _fill(place, {name: text.encode() for name, text in texts.items()})
     return f"{place}: paste main.py and requirements.txt into the editor of xlwings Lite and restart its Python"
 
 

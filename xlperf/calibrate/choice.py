@@ -107,14 +107,18 @@ def alternatives_of(
     return by_name
 
 
-def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:
-    values = (record.measured, record.predicted, record.high)
+def _as_times(record: Record) -> tuple[float, float, float]:
+    """Measured time, predicted time and upper end of its band."""
     if record.metric in RATES:
-        values = (1.0 / record.measured, 1.0 / record.predicted, 1.0 / record.low)
+        return 1.0 / record.measured, 1.0 / record.predicted, 1.0 / record.low
+    return record.measured, record.predicted, record.high
+
+
+def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:
     names = {*_MAPPING, *_LOAD} & set(rows.text)
     return Alternative(
         record.row_id,
-        *values,
+        *_as_times(record),
         size=float(rows.number["n_gpus"][row]),
         load=float(rows.number["concurrency"][row]) if rows.kind == "inference" else math.nan,
         engine=rows.text["framework" if rows.kind == "inference" else "software"][row].split(" ")[0],
@@ -332,9 +336,7 @@ def runs_of(
         values: dict[int, dict[str, tuple[float, float]]] = {}
         for record in compare(plans, predicted(plans, progress)):
             if record.covered:
-                pair = (record.measured, record.predicted)
-                times = tuple(1.0 / value for value in pair) if record.metric in RATES else pair
-                values.setdefault(place[record.row_id], {})[record.metric] = (times[0], times[1])
+                values.setdefault(place[record.row_id], {})[record.metric] = _as_times(record)[:2]
         results += [_run_of(rows, row, work[row], own) for row, own in values.items()]
     return results
 

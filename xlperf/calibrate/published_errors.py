@@ -403,43 +403,23 @@ class Measured:
         """Measurements with an accelerator, a generation, a software with its variants and servers, or a source (or the
         beginning of its name) left out. Raises InputError for an unknown name.
         """
-        gone = accelerators_of(name, catalog)
-        if gone:
-            kept = [
-                rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
-                for rows in (self.training, self.inference)
-            ]
-            kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
-            return Measured(kernels, *kept)
-        wanted, sheets = name.casefold(), (self.training, self.inference)
-        used = {rows.kind: software_of(rows, catalog) for rows in sheets}
+        sheets, wanted = (self.training, self.inference), name.casefold()
+        gone, used = accelerators_of(name, catalog), [software_of(rows, catalog) for rows in sheets]
         table = catalog.tables["accelerators"]
-        known = sorted({str(kind) for kind in table.text("generation")})
-        known += sorted({software for rows in used.values() for software in rows if software})
-        if wanted not in known:
-            return self._without_source(name, [*known, *sorted(str(chip) for chip in table.text("accelerator"))])
-        kept = [
-            rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
-            for rows in sheets
-        ]
-        return Measured(self.kernels, *kept)
-
-    def _without_source(self, name: str, known: Sequence[str]) -> Measured:
-        """Measurements without the published rows of a source; ``known`` lists alternative names for an error
-        message.
-        """
-        sheets = (self.training, self.inference)
-        sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
-        if not any(of_source(source, name) for source in sources):
-            problem = (
-                f'unknown generation, accelerator, software or source "{name}"; {nearest(name, [*known, *sources])}'
-            )
-            raise InputError(Fault("--leave-out", problem))
-        kept = [
-            rows.take([row for row, source in enumerate(rows.text["source_id"]) if not of_source(source, name)])
-            for rows in sheets
-        ]
-        return Measured(self.kernels, *kept)
+        known = [*sorted({*table.text("generation")}), *sorted({word for words in used for word in words if word})]
+        if gone:
+            kept = [[gpu.casefold() not in gone for gpu in rows.text["gpu"]] for rows in sheets]
+        elif wanted in known:
+            kept = [[not belongs_to(software, wanted) for software in words] for words in used]
+        else:
+            kept = [[not of_source(source, name) for source in rows.text["source_id"]] for rows in sheets]
+            if all(map(all, kept)):
+                sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
+                hint = nearest(name, [*known, *sorted(table.text("accelerator")), *sources])
+                words = f'unknown generation, accelerator, software or source "{name}"; {hint}'
+                raise InputError(Fault("--leave-out", words))
+        kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
+        return Measured(kernels, *(rows.take(np.flatnonzero(of)) for rows, of in zip(sheets, kept, strict=True)))
 
 
 def of_source(source: str, name: str) -> bool:

@@ -44,8 +44,7 @@ def validate(
     """Compare predictions with published measurements."""
     only = {
         "--cross-validate": cross_validate, "--kernels": kernels, "--own": own_runs, "--choice": choice,
-        "--pairs": pairs,
-        "--readme": readme is not None,
+        "--pairs": pairs, "--readme": readme is not None,
     }  # fmt: skip
     named = [name for name, chosen in only.items() if chosen]
     if len(named) > 1 or (named and leave_out is not None):
@@ -56,7 +55,10 @@ def validate(
         raise click.UsageError("-o goes with errors, --choice and --pairs")
     known = catalog_of(catalog, None)
     if readme is not None:
-        _write_page(Path(readme), known)
+        from xlperf.calibrate.accuracy import Page, write_tables
+
+        placed = write_tables(Path(readme), Page(_measured_rows(()), known, _announced))
+        wrote(readme, len(placed), "table")
     elif own_runs:
         _own_accuracy(files, known)
     elif kernels:
@@ -68,14 +70,6 @@ def validate(
     else:
         return _validated(files, output, leave_out, known)
     return 0
-
-
-def _write_page(path: Path, known: Catalog) -> None:
-    """Write the tables of the accuracy page or of the README between their markers."""
-    from xlperf.calibrate.accuracy import Page, write_tables
-
-    placed = write_tables(path, Page(_measured_rows(()), known, _announced))
-    wrote(str(path), len(placed), "table")
 
 
 def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None, known: Catalog) -> int:
@@ -161,13 +155,14 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
     if taught.orphans.why.get(runs.kind):
         raise InputError(taught.orphans.faults)
     header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
-    lines = []
-    for run in effects(taught):
-        bands = [
-            (f"{now:.4g}", "-" if math.isnan(low) else f"{low:.4g} to {high:.4g}")
-            for now, low, high in (run.before, run.after)
-        ]
-        lines.append((run.run, run.result, run.unit, f"{run.measured:.4g}", *bands[0], *bands[1]))
+
+    def banded(now: float, low: float, high: float) -> tuple[str, str]:
+        return f"{now:.4g}", "-" if math.isnan(low) else f"{low:.4g} to {high:.4g}"
+
+    lines = [
+        (run.run, run.result, run.unit, f"{run.measured:.4g}", *banded(*run.before), *banded(*run.after))
+        for run in effects(taught)
+    ]
     say(*_aligned(header, lines), err=output is not None)
     say(*(f"own runs: {lesson.words()}" for lesson in lessons(taught)), err=output is not None)
     if output is not None:
