@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -257,6 +257,12 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
 # --- which parameters there are ------------------------------------------------------------------------------------
 
 
+def _families(fit: str = "", key: tuple[str, ...] = ()) -> list[dict[str, str]]:
+    """Rows of ``fitted_families.csv``, of one fit or of one family and constant if these are given."""
+    rows = resources.rows("calibrate/fitted_families.csv")
+    return [row for row in rows if fit in ("", row["fit"]) and key in ((), (row["family"], row["constant"]))]
+
+
 def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[Parameter]:
     """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first."""
     columns = {
@@ -265,10 +271,10 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
         "precision": np.array(stored_precision(plans), dtype=object)[entries.plan],
     }
     parameters: list[Parameter] = []
-    for row in resources.rows("calibrate/fitted_families.csv"):
+    for row in _families(fit):
         own = _named_software(entries.software, row["software"])
         own &= entries.experts | (row["rows"] == "")
-        if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
+        if entries.num_rows(own) < FEWEST_ROWS:
             continue
         known: dict[tuple[tuple[str, str], ...], int] = {}
         for level in row["levels"].split(" > "):
@@ -301,12 +307,8 @@ def least_value(fit: str, family: str, constant: str) -> float:
     >>> least_value("training", "experts", "product_slowdown")
     1.0
     """
-    named = [
-        row
-        for row in resources.rows("calibrate/fitted_families.csv")
-        if (row["family"], row["constant"]) == (family, constant)
-    ]
-    return max((float(row["low"]) for row in named if row["fit"] == fit and row["low"]), default=math.nan)
+    named = _families(fit, (family, constant))
+    return max((float(row["low"]) for row in named if row["low"]), default=math.nan)
 
 
 def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
@@ -315,8 +317,8 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
     """
     rows = entries.generation.tolist()
     results = []
-    for row in resources.rows("calibrate/fitted_families.csv"):
-        if row["fit"] != fit or row["held_at"] in ("", _MEASURED, *rows):
+    for row in _families(fit):
+        if row["held_at"] in ("", _MEASURED, *rows):
             continue
         own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
         sizes = [(rows.count(parameters[at].generation), -at) for at in own]
@@ -411,12 +413,8 @@ def _sheet_rows(
 
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
     """Mask of the entries whose software a constant is fitted on; other software only uses it."""
-    rows = [
-        row
-        for row in resources.rows("calibrate/fitted_families.csv")
-        if (row["family"], row["constant"]) == one.key[::4]
-    ]
-    return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
+    named = [_named_software(entries.software, row["software"]) for row in _families(key=one.key[::4])]
+    return np.asarray(np.logical_or.reduce(named))
 
 
 def _said(one: Parameter, value: float, taken_itself: bool) -> str:
@@ -425,10 +423,7 @@ def _said(one: Parameter, value: float, taken_itself: bool) -> str:
         return _OF_OTHERS
     low, high = one.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
-    for row in resources.rows("calibrate/fitted_families.csv"):
-        if place and (row["family"], row["constant"]) == (one.family, one.constant):
-            return f"at its bound: {row[place]}"
-    return ""
+    return f"at its bound: {_families(key=one.key[::4])[0][place]}" if place else ""
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
@@ -441,34 +436,27 @@ SOURCES = {"training": "published rows of the sheet training", "inference": "pub
 """Prefix of the source of a constant fitted on published rows, by kind."""
 
 
+def _published_rows(table: Table, kind: str, memory: bool = False) -> list[int]:
+    """Rows of a calibration sheet that were fitted on published runs of a kind, to their times or to their memory."""
+    source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
+    return [
+        row
+        for row in range(len(table))
+        if str(source[row]).startswith(SOURCES[kind])
+        and count[row] > 0.0
+        and str(family[row]).endswith("_memory") == memory
+    ]
+
+
 def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
     """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
-
-    def text(name: str, row: int) -> str:
-        return str(table.text(name)[row])
-
-    value, count, error, year = (table.number(name) for name in ("value", "num_rows", "error", "year"))
+    names = [one.name for one in fields(FittedConstant) if one.name != "date"]
+    numbers = ("value", "num_rows", "error", "year")
+    some = table.take(_published_rows(table, kind))
+    columns = {name: (some.number(name) if name in numbers else some.text(name)).tolist() for name in names}
+    columns["num_rows"] = list(map(int, columns["num_rows"]))
     return [
-        FittedConstant(
-            family=text("family", row),
-            generation=text("generation", row),
-            precision=text("precision", row),
-            software=text("software", row),
-            constant=text("constant", row),
-            value=float(value[row]),
-            fit_set=text("fit_set", row),
-            num_rows=int(count[row]),
-            error=float(error[row]),
-            date=date,
-            source=text("source", row),
-            year=float(year[row]),
-            kind=text("kind", row),
-            notes=text("notes", row),
-        )
-        for row in range(len(table))
-        if text("source", row).startswith(SOURCES[kind])
-        and count[row] > 0.0
-        and not text("family", row).endswith("_memory")
+        FittedConstant(date=date, **dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
     ]
 
 
@@ -476,14 +464,7 @@ def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[P
     """Constants of times (or of memory) fitted on published rows of a kind as parameters for a refit, and their rows in
     the sheet.
     """
-    source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
-    rows = [
-        row
-        for row in range(len(table))
-        if str(source[row]).startswith(SOURCES[kind])
-        and count[row] > 0.0
-        and str(family[row]).endswith("_memory") == memory
-    ]
+    rows = _published_rows(table, kind, memory)
     names = ("family", "constant", "generation", "precision", "software")
     text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}
     value = table.number("value")
