@@ -10,9 +10,9 @@ import pytest
 from made_up_runs import STACK, constant, runs, shipped
 from shipped import shipped_published
 
+from xlperf.calibrate.fit import with_errors
 from xlperf.calibrate.fitter import calibration_table
 from xlperf.calibrate.readings import NAMES, SHARE, Readings, fitted_bands, readings_of, widths_left_out, with_bands
-from xlperf.calibrate.sheet import with_errors
 from xlperf.catalog.catalog import load_catalog
 from xlperf.equations.plan.records import half_width
 from xlperf.measurements.comparison import STEP_TIME

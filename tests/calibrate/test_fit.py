@@ -18,7 +18,7 @@ from shipped import shipped_measured
 from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
-from xlperf.calibrate.cross_validation import rows_of
+from xlperf.calibrate.fit import fit_all, rows_of, with_errors
 from xlperf.calibrate.fit_machines import MACHINE_SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_machines import kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fit_published import (
@@ -43,7 +43,6 @@ from xlperf.calibrate.fitter import (
     solve,
 )
 from xlperf.calibrate.published_errors import Measured, errors_of, plans_to_fit
-from xlperf.calibrate.sheet import fit_all, with_errors
 from xlperf.catalog.calibration import declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
@@ -335,7 +334,7 @@ def test_a_fit_does_not_look_at_the_sheet_that_is_stored(
             seen.setdefault(name, []).append(list(zip(*cells, strict=True)))
             return [_constant(name, "kernel_slowdown", 1.5)]
 
-        monkeypatch.setattr(f"xlperf.calibrate.sheet.{name}", taken)
+        monkeypatch.setattr(f"xlperf.calibrate.fit.{name}", taken)
     first, second = (fit_all(measured, catalog.with_tables([sheet]), "", str) for sheet in (table, few))
     assert repr(first) == repr(second) and len(seen) == 4
     assert all(once == again and len(once) < 160 for once, again in seen.values())  # documented ones alone

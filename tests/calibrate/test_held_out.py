@@ -16,7 +16,7 @@ from shipped import shipped_kernels
 
 from xlperf.base.errors import InputError
 from xlperf.calibrate.accuracy import KernelError, cross_validation_table, kernel_errors, kernel_table
-from xlperf.calibrate.cross_validation import (
+from xlperf.calibrate.fit import (
     cross_validated,
     left_out_together,
     not_published,

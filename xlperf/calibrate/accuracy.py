@@ -21,7 +21,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
-from xlperf.calibrate.cross_validation import cross_validated
+from xlperf.calibrate.fit import cross_validated
 from xlperf.calibrate.fitter import percent, rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
 from xlperf.calibrate.pooled_kernels import as_measured

@@ -18,9 +18,17 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.cross_validation import left_out_together
+from xlperf.calibrate.fit import left_out_together
 from xlperf.calibrate.fitter import percent, rounded
-from xlperf.calibrate.published_errors import OTHER_MACHINES, QUANTITIES, Errors, errors_of, plans_of, plans_to_fit
+from xlperf.calibrate.published_errors import (
+    OTHER_MACHINES,
+    QUANTITIES,
+    RESULTS,
+    Errors,
+    errors_of,
+    plans_of,
+    plans_to_fit,
+)
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import software_words
@@ -39,7 +47,7 @@ from xlperf.engine.own_runs import (
     settings_of,
 )
 from xlperf.engine.own_runs import QUANTITIES as NAMES
-from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_plans, power_records
+from xlperf.measurements.comparison import MEMORY, power_plans, power_records
 from xlperf.measurements.published import POWER, Published, PublishedPlans
 
 NUMBERS_OF_RUNS = (1, 3, 10)
@@ -53,7 +61,6 @@ _IN_FIT = 12
 _SHARE = 0.8
 _FEWEST = 3
 """Least number of sources that set the band after a number of runs. [-]"""
-_OF_PUBLISHED = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
 POWER_QUANTITY = "accelerator_power"
 
 
@@ -153,7 +160,7 @@ def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Sou
         rows = np.flatnonzero((errors.quantity == quantity) & (names == name) & ~np.isnan(ratios))
         if len(rows) > 1:
             places = places_of(plans.plans.take(errors.plan[rows]))
-            yield Source(name, _OF_PUBLISHED[quantity], places, ratios[rows], wide[rows]).spread_out(MOST_ROWS)
+            yield Source(name, RESULTS[quantity], places, ratios[rows], wide[rows]).spread_out(MOST_ROWS)
 
 
 def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:

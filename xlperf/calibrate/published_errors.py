@@ -51,8 +51,8 @@ set of constants for all accelerators, and constants of software must not absorb
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to first token relative to a time per token. [-]"""
-_RESULT = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
-"""Result whose band applies to a quantity."""
+RESULTS = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
+"""Result of a quantity."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def vendor_lines(errors: Errors, catalog: Catalog) -> np.ndarray:
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
     """End of the band of each entry over its prediction; NaN if its result has none."""
     values = np.full(len(quantity), math.nan)
-    for kind, name in _RESULT.items():
+    for kind, name in RESULTS.items():
         own = quantity == kind
         if own.any() and f"{name}_{end}" in results:
             values[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]

@@ -17,7 +17,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.calibrate.published_errors import plans_of
+from xlperf.calibrate.published_errors import RESULTS, plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import STANDARD, harmless, read_csv
 from xlperf.catalog.measured_runs import as_runs, beside
@@ -30,7 +30,7 @@ from xlperf.engine.lessons import own_runs as runs_of
 from xlperf.equations.model.operators import parameter_count
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
-from xlperf.measurements.comparison import STEP_TIME, Record, compare, power_records, predicted
+from xlperf.measurements.comparison import Record, compare, power_records, predicted
 from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows
 
 CSV_COLUMNS = (
@@ -265,7 +265,7 @@ def validate(
         published += [rows for path in paths for rows in read_power(path)]
     _check_names(published, paths)
     if leave_out is not None:
-        from xlperf.calibrate.cross_validation import left_out, rows_of
+        from xlperf.calibrate.fit import left_out, rows_of
 
         catalog = left_out(catalog, leave_out)
         published = [rows_of(rows, catalog, leave_out) for rows in published]
@@ -407,7 +407,7 @@ def effects(catalog: Catalog) -> list[Effect]:
     return result
 
 
-_QUANTITY_NAMES = {"step_time": STEP_TIME, "tpot": "time per token", "ttft": "time to first token"}
+_QUANTITY_NAMES = {result: quantity for quantity, result in RESULTS.items()}
 
 
 def has_measured_plans(path: Path) -> bool:

@@ -114,8 +114,8 @@ def calibrate(
         return
     table = known.tables["calibration"]
     if fit:
+        from xlperf.calibrate.fit import fitted_calibration, refitted_bands, refitted_machines
         from xlperf.calibrate.published_errors import read_measured
-        from xlperf.calibrate.sheet import fitted_calibration, refitted_bands, refitted_machines
 
         day, measured = f"{date or datetime.datetime.now():%Y-%m-%d}", read_measured(measurements)
         known = known.with_tables([fitted_calibration(known, day, measured, _announced)])
