@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -408,12 +407,12 @@ def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
     return published.take([row for row, source in enumerate(published.text["source_id"]) if of_source(source, name)])
 
 
-def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Catalog:
+def left_out(catalog: Catalog, name: str) -> Catalog:
     """Catalog refitted without any measurement of an accelerator, a generation, a software or a source. Kernels are
     refitted without the accelerators; software constants of the left-out name are dropped, and the remaining ones are
     refitted. Raises InputError for an unknown name.
     """
-    measured, wanted = read_measured(path), name.casefold()
+    measured, wanted = read_measured(), name.casefold()
     kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
     gone = own or _machines_of(measured, catalog, name)
     if gone and gone <= accelerators_by_line(catalog):

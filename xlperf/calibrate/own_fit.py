@@ -365,7 +365,7 @@ class Accuracy:
     rows: tuple[float, ...]
 
 
-def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = effects_of) -> list[Accuracy]:
+def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
     """Accuracy by quantity and number of runs."""
     result = []
     for quantity in sorted({source.quantity for source in sources}):
@@ -373,11 +373,11 @@ def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = ef
             own = [one for one in sources if one.quantity == quantity and number in one.draws]
             if not own:
                 continue
-            outcomes = [_outcome(source, effects(quantity), number) for source in own]
+            outcomes = [_outcome(source, effects_of(quantity), number) for source in own]
             columns = list(zip(*(one.errors for one in outcomes), strict=True))
             medians = tuple(float(np.median([np.median(errors) for errors in column])) for column in columns)
             pairs = tuple(float(np.median(np.concatenate(column))) for column in columns)
-            inside = float(np.mean([one.inside(effects(quantity).width) for one in outcomes]))
+            inside = float(np.mean([one.inside(effects_of(quantity).width) for one in outcomes]))
             result.append(Accuracy(quantity, number, len(own), medians, inside, pairs))
     return result
 

@@ -29,7 +29,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -61,16 +60,6 @@ SHEET = "first_predictions"
 NAMES = {STEP_TIME: "step", TIME_PER_TOKEN: "token", FIRST_TOKEN: "first", MEMORY: "memory"}
 """Constants of the band of each quantity."""
 _ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
-
-
-@dataclass(frozen=True)
-class First:
-    """First prediction of a published value: value and ends of its 80 % band in its unit, NaN if it was refused."""
-
-    predicted: float
-    low: float
-    high: float
-    group: str
 
 
 @dataclass(frozen=True)
@@ -110,16 +99,14 @@ class Readings:
         return np.asarray(1.0 / np.sqrt(count[at]))
 
 
-def first_predictions(path: Path | None = None) -> dict[tuple[str, str, str], First]:
-    """First predictions by (kind, row, metric), from the sheet of a workbook; default: the shipped one."""
-    sheet = sheet_rows(path or workbook("validation.xlsx"), SHEET, "row_id")
-    result: dict[tuple[str, str, str], First] = {}
+def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
+    """First prediction (NaN if it was refused) and group of published values by (kind, row, metric)."""
+    sheet = sheet_rows(workbook("validation.xlsx"), SHEET, "row_id")
     header, lines, _ = sheet if sheet is not None else ([], [], None)
-    for line in lines:
-        row = dict(zip(header, line, strict=True))
-        value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
-        result[row["kind"], row["row_id"], row["metric"]] = First(value, low, high, row["group"])
-    return result
+    rows = [dict(zip(header, line, strict=True)) for line in lines]
+    return {
+        (row["kind"], row["row_id"], row["metric"]): (float(row["predicted"] or "nan"), row["group"]) for row in rows
+    }
 
 
 def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
@@ -130,7 +117,7 @@ def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
 
 
 def _readings(
-    published: Published, catalog: Catalog, known: dict[tuple[str, str, str], First], baselines: Baselines
+    published: Published, catalog: Catalog, known: dict[tuple[str, str, str], tuple[float, str]], baselines: Baselines
 ) -> Readings:
     kind, names = published.kind, {row for kind, row, _ in known if kind == published.kind}
     rows = published.take([row for row, name in enumerate(published.text["row_id"]) if name in names])
@@ -140,10 +127,10 @@ def _readings(
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
         metric = next(one for one, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
-        first = known.get((kind, name, metric))
-        if first is not None and not math.isnan(first.predicted):
-            ratio = math.log(first.predicted / rows.number[metric][row_of[name]])
-            firsts.append((-ratio if metric in RATES else ratio, first.group))
+        first, group = known.get((kind, name, metric), (math.nan, ""))
+        if not math.isnan(first):
+            ratio = math.log(first / rows.number[metric][row_of[name]])
+            firsts.append((-ratio if metric in RATES else ratio, group))
             kept.append(at)
     errors, few = errors.take(np.array(kept, dtype=np.int64)), np.zeros(0)
     if kept:
