@@ -477,11 +477,7 @@ def main() -> None:
             os._exit(0)  # the host is gone
 
 
-if __name__ == "__main__":
-    main()
-
-
-__all__ = ["__version__", "answers"]
+# --- calls of a page -------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -490,8 +486,8 @@ def _session() -> Session:
 
 
 def answers(request: str) -> str:
-    """Answers to calls, both as JSON: ``[{"id": 1, "function": name, "arguments": [...]}]`` and ``[{"id": 1, "rows":
-    [[...]]}]``. Single plans under one header are evaluated together.
+    """Answers to calls of the Office add-in, whose page runs Python, both as JSON: ``[{"id": 1, "function": name,
+    "arguments": [...]}]`` and ``[{"id": 1, "rows": [[...]]}]``. Single plans under one header are evaluated together.
 
     >>> answers('[{"id": 1, "function": "XLPERF_DIE_YIELD", "arguments": [100, 0.1]}]')
     '[{"id": 1, "rows": [[0.9052869546929831]]}]'
@@ -518,3 +514,7 @@ def _together(calls: list[dict[str, Any]]) -> Iterator[tuple[str, list[Any], lis
         if isinstance(plan, list) and len(plan) == 1:
             groups.setdefault(json.dumps([name, others]), (name, arguments, []))[2].append(plan[0])
     return (group for group in groups.values() if len(group[2]) > 1)
+
+
+if __name__ == "__main__":
+    main()
