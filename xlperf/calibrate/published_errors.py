@@ -144,24 +144,30 @@ def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
     return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
 
 
+def _of_groups(published: Published, wanted: Callable[[str], bool]) -> Published:
+    groups = published.text.get("group", [""] * len(published))  # rows of measured power have none
+    return published.take([row for row, group in enumerate(groups) if wanted(group.casefold())])
+
+
 def seen_rows(published: Published) -> Published:
     """Published rows known when the model was made: all except unseen groups."""
-    groups = published.text.get("group", [""] * len(published))  # rows of measured power have none
-    return published.take([row for row, name in enumerate(groups) if not name.casefold().startswith(UNSEEN)])
+    return _of_groups(published, lambda group: not group.startswith(UNSEEN))
+
+
+def rows_to_fit(published: Published) -> Published:
+    """Published rows excluding unseen rows and papers."""
+    return _of_groups(seen_rows(published), lambda group: group != NEVER_FITTED)
 
 
 def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
     """Published rows as plans, excluding unseen rows, papers and machines that are fitted by line."""
-    known = seen_rows(published)
-    groups = [group.casefold() for group in known.text["group"]]
-    kept = [row for row, name in enumerate(groups) if name != NEVER_FITTED and not name.startswith(OTHER_MACHINES)]
-    return plans_of(known.take(kept), catalog)
+    rows = _of_groups(rows_to_fit(published), lambda group: not group.startswith(OTHER_MACHINES))
+    return plans_of(rows, catalog)
 
 
 def rows_of_machines(published: Published) -> Published:
     """Published rows on machines that are fitted by line."""
-    groups = [group.casefold() for group in published.text["group"]]
-    return published.take([row for row, name in enumerate(groups) if name.startswith(OTHER_MACHINES)])
+    return _of_groups(published, lambda group: group.startswith(OTHER_MACHINES))
 
 
 def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:

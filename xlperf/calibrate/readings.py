@@ -36,13 +36,12 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fitter import FittedConstant, and_constants, rounded
 from xlperf.calibrate.published_errors import (
-    NEVER_FITTED,
     QUANTITIES,
     UNSEEN,
     Errors,
     errors_of,
     plans_of,
-    seen_rows,
+    rows_to_fit,
     vendor_lines,
     weighted_quantile,
 )
@@ -284,9 +283,7 @@ class Baselines:
         logs: dict[Key, list[tuple[float, str]]] = {}
         for rows in published:
             if rows.kind != POWER:
-                groups = seen_rows(rows).text["group"]
-                kept = [row for row, group in enumerate(groups) if group.casefold() != NEVER_FITTED]
-                for key, log, source in _logs(plans_of(seen_rows(rows).take(kept), catalog)):
+                for key, log, source in _logs(plans_of(rows_to_fit(rows), catalog)):
                     for each in (key, (key[0], "", key[2])):
                         logs.setdefault(each, []).append((log, source))
         self.constants = {
