@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, OptionError, nearest
@@ -40,9 +41,7 @@ class _File(_FileType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """The files that the shell itself offers."""
-        from xlperf.cli.completion import files
-
-        return files(incomplete)
+        return [CompletionItem(incomplete, type="file")]
 
 
 class InputFile(_File):
@@ -245,12 +244,8 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
 
 def _completed(option: str, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Values of an option as a shell completes them."""
-    from xlperf.cli.completion import complete_option
-
-    complete = complete_option(option)
-    if complete is None:
-        return parameter.type.shell_complete(context, parameter, incomplete)
-    return complete(context, parameter, incomplete)
+    known: dict[str, Complete] = {"--study": _studies, "--vary": _columns, **dict.fromkeys(_OBJECTIVES, _results)}
+    return known.get(option, parameter.type.shell_complete)(context, parameter, incomplete)
 
 
 def _type(value: str) -> Any:
@@ -514,3 +509,51 @@ def _picked(tables: list[Table], plans: str, chosen: Chosen) -> Table:
         raise InputError(Fault(plans, f'no plan is named "{name}"; {hint}'))
     table, index = matches[0]
     return table.take([index])
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+_OBJECTIVES = ("--objective", "--result", "--limit", "--target")
+
+
+def names_of(kind: str) -> Complete:
+    """Names in a sheet of the shipped catalog."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from xlperf.catalog.catalog import load_catalog
+        from xlperf.catalog.schema import table_schema
+
+        return _matching(load_catalog().tables[kind].text(table_schema(kind).key.name).tolist(), incomplete)
+
+    return complete
+
+
+def words_of(words: Sequence[str]) -> Complete:
+    """Some words."""
+    return lambda _context, _parameter, incomplete: _matching(words, incomplete)
+
+
+def _studies(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from xlperf.studies import NAMES
+
+    return _matching(["list", *NAMES], incomplete)
+
+
+def _columns(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from xlperf.catalog.schema import PLAN_TABLES, table_schema
+
+    columns = (column.name for kind in PLAN_TABLES for column in table_schema(kind).columns)
+    return _matching([f"{name}=" for name in columns], incomplete)
+
+
+def _results(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from xlperf.catalog.schema import PLAN_TABLES, results_of
+
+    columns = (column for kind in PLAN_TABLES for column in results_of(kind).columns if column.kind == "result")
+    return _matching([column.name for column in columns], incomplete)
+
+
+def _matching(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Words that begin as the incomplete one does, whatever their case."""
+    start = incomplete.casefold()
+    return [CompletionItem(word) for word in dict.fromkeys(words) if word.casefold().startswith(start)]

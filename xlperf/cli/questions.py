@@ -11,7 +11,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import parts, rounded
 from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import Column, first_words, table_schema
-from xlperf.cli.command import Command, Sheets, catalog_of, command
+from xlperf.cli.command import Command, Sheets, catalog_of, command, names_of, words_of
 from xlperf.cli.output import (
     Front,
     aligned,
@@ -45,8 +45,6 @@ def _option(column: Column, value: str) -> Any:
 
 def _entries(column: Column, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Values of an entry as a shell completes them: names of a sheet, or words of a choice."""
-    from xlperf.cli.completion import names_of, words_of
-
     complete = names_of(column.reference) if column.kind == "reference" else words_of(column.entries)
     return complete(context, parameter, incomplete)
 
