@@ -31,7 +31,7 @@ from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, format_and_load, model_traits
-from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_records, predicted
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_records
 from xlperf.measurements.kernels import KernelRows, Row, measurements, predicted_time
 from xlperf.measurements.published import POWER, Published, PublishedPlans
 
@@ -203,9 +203,8 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
     kind, table, catalog = plans.published.kind, plans.plans, plans.catalog
     if not len(table):
         return []
-    known, _ = log_errors(plans)
+    known, results = log_errors(plans)
     times = {name: error for (name, quantity), error in known.items() if quantity != FIRST_TOKEN}
-    results = predicted(plans)
     numbers = ("step_time", "tokens_per_second_per_accelerator", "tpot")
     at = coordinates(table, {name: results.number(name) for name in numbers if name in results})
     models = catalog.rows("models", table.text("model"), table, "model")
@@ -225,21 +224,15 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
         ran = [
             (software.words[software.codes[plan]].casefold(), condition.words[condition.codes[plan]]) for plan in own
         ]
-        items.append(
-            [
-                kind,
-                max(sorted(names), key=lambda name: names[name]),
-                shape,
-                f"{float(np.median(active[models[own]])):.4g}",
-                str(accelerators.text("accelerator")[chip]),
-                str(accelerators.text("generation")[chip]),
-                f"{len({ids[plans.index[plan]] for plan in own})}",
-                f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
-                *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
-                " ".join(sorted({stack for stack, _ in ran})),
-                " ".join(sorted({f"{stack}/{how}" for stack, how in ran})),
-            ]
-        )
+        items.append([
+            kind, max(sorted(names), key=lambda name: names[name]), shape,
+            f"{float(np.median(active[models[own]])):.4g}",
+            *(str(accelerators.text(name)[chip]) for name in ("accelerator", "generation")),
+            f"{len({ids[plans.index[plan]] for plan in own})}",
+            f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
+            *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
+            " ".join(sorted({stack for stack, _ in ran})), " ".join(sorted({f"{stack}/{how}" for stack, how in ran})),
+        ])  # fmt: skip
     return sorted(items)
 
 
