@@ -209,7 +209,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
     generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
     models = [str(name).casefold() for name in plans.plans.text("model")]
-    shapes = _shapes(plans)
+    shapes, own = model_traits(catalog)[0], catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
     stacks = software_words(plans.plans)
@@ -222,7 +222,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
         software=np.array([stacks.words[code].casefold() for code in stacks.codes[plan].tolist()], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
-        model=shapes[plan],
+        model=np.array([layer_size(shapes[row]) for row in own.tolist()], dtype=object)[plan],
         plan=plan,
         fitted=fitted,
         by_models=fitted,
@@ -245,13 +245,6 @@ def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarra
         if own.any() and f"{name}_{end}" in results:
             values[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
     return values
-
-
-def _shapes(plans: PublishedPlans) -> np.ndarray:
-    """Layer shape of the model of each plan, as a name."""
-    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
-    shapes, _ = model_traits(plans.catalog)
-    return np.array([layer_size(shapes[row]) for row in models.tolist()], dtype=object)
 
 
 def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
@@ -299,9 +292,7 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
 
 
 def published_problem(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> Problem:
-    """Least-squares problem of the parameters, with the errors of published rows as residuals; other entries than
-    ``chosen`` have weight 0.
-    """
+    """Least-squares problem of the parameters, with the errors of published rows as residuals."""
     table = _with_starts(plans, parameters)
     first = len(table) - len(parameters)
     users = users_of(plans, entries, parameters)
