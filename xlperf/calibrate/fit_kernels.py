@@ -83,6 +83,12 @@ class KernelFit:
     error: Array
 
     @property
+    def held_back_error(self) -> float:
+        """Median absolute error of the held-out rows."""
+        held = self.rows.held_back
+        return float(np.median(np.abs(self.error[held]))) if held.any() else math.nan
+
+    @property
     def constants(self) -> dict[str, float]:
         """Constants of the equation for these rows: fitted ones override the base."""
         return {**self.base, **self.values}
@@ -345,10 +351,9 @@ def _pair_rate(fit: KernelFit, products: float) -> float:
 
 
 def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
-    held, sources = fit.rows.held_back, " ".join(sorted(set(fit.rows.source_id)))
-    number, error = int((~held).sum()), np.abs(fit.error[held])
+    number, sources = int((~fit.rows.held_back).sum()), " ".join(sorted(set(fit.rows.source_id)))
     words = f"{sources}: {number} of {len(fit.rows)} rows, the others by hash of their shape held back"
-    median = rounded(float(np.median(error))) if len(error) else math.nan
+    median = rounded(fit.held_back_error)
     notes = "error: median of the rows held back"
     row = FittedConstant(*fit.key, "", 0.0, words, number, median, date, SOURCE, notes=notes)
     results = [replace(row, constant=name, value=value) for name, value in fit.values.items()]
