@@ -17,8 +17,8 @@ import xlperf
 from xlperf.addin import libreoffice
 from xlperf.addin.client import stale_words
 from xlperf.addin.functions import functions
+from xlperf.addin.host import make_portable, portable_formulas
 from xlperf.addin.libreoffice import extension, host_environment, install, uninstall
-from xlperf.addin.libreoffice_host import make_portable, portable_formulas
 from xlperf.base.errors import HostError
 from xlperf.cli import run
 

@@ -17,9 +17,8 @@ from host_calls import CARD, example, plain
 from matplotlib.image import imread
 
 from xlperf import __version__
-from xlperf.addin import office_engine
-from xlperf.addin.blocks import blocks
-from xlperf.addin.functions import functions
+from xlperf.addin import worker
+from xlperf.addin.functions import blocks, functions
 from xlperf.addin.worker import Engine, Session
 from xlperf.base.resources import workbook
 from xlperf.cli.app import run
@@ -180,7 +179,7 @@ def test_the_wheel_alone_answers(site, tmp_path):
     assert sum(len(name) for name in names if "__pycache__" in name or name.endswith(".pyc")) == 0
     asked = [{"id": 7, "function": name, "arguments": example(name)[1]} for name in ("XLPERF", "XLPERF_SERVE")]
     code = (
-        "import sys, xlperf; from xlperf.addin.office_engine import __version__, answers\n"
+        "import sys, xlperf; from xlperf.addin.worker import __version__, answers\n"
         "print(xlperf.__file__, __version__); print(answers(sys.stdin.read()))\n"
         "print({'pandas', 'click', 'openpyxl', 'defusedxml', 'xlwings'} & set(sys.modules))"
     )
@@ -207,7 +206,7 @@ def test_plans_of_a_table_are_evaluated_together(monkeypatch):
             return super().evaluate(rows, catalog, results)
 
     session = Session(engine=Counting())
-    monkeypatch.setattr(office_engine, "_session", lambda: session)
+    monkeypatch.setattr(worker, "_session", lambda: session)
     header, row = map(list, zip(*CARD, strict=True))
     sizes = [8.0 * number for number in range(1, 41)]
     rows = [
@@ -218,7 +217,7 @@ def test_plans_of_a_table_are_evaluated_together(monkeypatch):
         {"id": number, "function": "XLPERF_MFU", "arguments": [[one], None, [header]]}
         for number, one in enumerate(rows)
     ]
-    answered = json.loads(office_engine.answers(json.dumps(calls)))
+    answered = json.loads(worker.answers(json.dumps(calls)))
     assert [one["id"] for one in answered] == list(range(40))
     assert evaluated == [40, 39, 1], "all, all but the faulty one, the faulty one alone"
     single = Session()

@@ -6,8 +6,7 @@ import office_page
 import pytest
 
 from xlperf import __version__
-from xlperf.addin.blocks import blocks
-from xlperf.addin.functions import functions
+from xlperf.addin.functions import blocks, functions
 from xlperf.addin.office import write_office
 
 # An engine that is known by what it answers: the functions that it was asked for, in messages.

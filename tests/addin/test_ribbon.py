@@ -13,9 +13,8 @@ import pytest
 
 from xlperf import __version__
 from xlperf.addin import xlwings_functions
-from xlperf.addin.blocks import blocks
 from xlperf.addin.excel import MODULE, addin
-from xlperf.addin.functions import functions
+from xlperf.addin.functions import blocks, functions
 from xlperf.addin.vba_project import Project
 from xlperf.addin.worker import Session
 from xlperf.catalog.schema import FORMS, results_of, table_schema

@@ -17,12 +17,11 @@ from slow_sessions import Slow, line_of
 
 import xlperf
 from xlperf.addin import client as client_module
-from xlperf.addin import neighbours as neighbours_module
+from xlperf.addin import host as host_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
 from xlperf.addin.handles import CatalogStore, Questions, UnknownHandleError, content_of, handle_of
-from xlperf.addin.libreoffice_host import CalcTables
-from xlperf.addin.neighbours import Neighbours
+from xlperf.addin.host import CalcTables, Neighbours
 from xlperf.addin.worker import answer, serve
 from xlperf.base import files as files_module
 
@@ -393,7 +392,7 @@ def test_after_an_edit_of_the_catalog_the_rows_that_cells_show_go_along_at_once(
 
 
 def test_cells_that_were_asked_for_are_known_longer_than_those_that_were_guessed(monkeypatch):
-    monkeypatch.setattr(neighbours_module, "MOST_KEPT", 100)
+    monkeypatch.setattr(host_module, "MOST_KEPT", 100)
     sent = []
 
     class Answers:

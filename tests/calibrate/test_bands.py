@@ -9,9 +9,9 @@ import pytest
 from made_up_runs import STACK, constant, runs, shipped
 from shipped import shipped_page
 
-from xlperf.calibrate.bands import SHARE, fitted_bands, widths_left_out, with_errors
+from xlperf.calibrate.fit import with_errors
 from xlperf.calibrate.fitter import calibration_table
-from xlperf.calibrate.readings import NAMES, Readings, with_bands
+from xlperf.calibrate.readings import NAMES, SHARE, Readings, fitted_bands, widths_left_out, with_bands
 from xlperf.equations.plan.records import half_width
 from xlperf.measurements.comparison import STEP_TIME
 

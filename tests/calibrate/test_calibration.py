@@ -11,8 +11,7 @@ from shipped import shipped_measured
 
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
-from xlperf.calibrate.fit import SOURCES
-from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
+from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE, SOURCES
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.catalog.calibration import (
     ANY,

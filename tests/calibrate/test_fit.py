@@ -19,18 +19,18 @@ from shipped import shipped_measured
 from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
-from xlperf.calibrate.bands import with_errors
-from xlperf.calibrate.cross_validation import rows_of
-from xlperf.calibrate.fit import SOURCES, Measured, as_parameters, fit_all
-from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
+from xlperf.calibrate.fit import fit_all, rows_of, with_errors
+from xlperf.calibrate.fit_machines import MACHINE_SOURCE as OF_MACHINES
+from xlperf.calibrate.fit_machines import kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fit_published import (
     MOST_CONSTANTS,
     MOST_OF_SOFTWARE,
+    SOURCES,
+    as_parameters,
     family_parameters,
     fit_training,
     least_value,
 )
-from xlperf.calibrate.fit_unmeasured import kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     FittedConstant,
@@ -43,7 +43,7 @@ from xlperf.calibrate.fitter import (
     rounded,
     solve,
 )
-from xlperf.calibrate.published_errors import errors_of, plans_to_fit
+from xlperf.calibrate.published_errors import Measured, errors_of, plans_to_fit
 from xlperf.catalog.calibration import declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
@@ -252,7 +252,7 @@ def test_slow_attention_of_a_stack_makes_its_runs_longer_and_only_named_stacks_h
     entries = errors_of(plans, (STEP_TIME,))
     for software, families in (("somestack", {"training_software"}), ("torch-fsdp", {"training_software", *_OWN})):
         named = replace(entries, software=np.full(len(entries), software, dtype=object))
-        result = family_parameters("training", plans, named, np.full(len(entries), True))
+        result = family_parameters("training", plans, named)
         assert {one.family for one in result} == families
         assert all(one.high == one.target for one in result if one.family in _OWN), "no kernel is faster than alone"
 
@@ -350,24 +350,9 @@ def test_a_fit_does_not_look_at_the_sheet_that_is_stored(
             return [_constant(name, "kernel_slowdown", 1.5)]
 
         monkeypatch.setattr(f"xlperf.calibrate.fit.{name}", taken)
-    first, second = (fit_all(measured, catalog.with_tables([sheet]), "") for sheet in (table, few))
+    first, second = (fit_all(measured, catalog.with_tables([sheet]), "", str) for sheet in (table, few))
     assert repr(first) == repr(second) and len(seen) == 4
     assert all(once == again and len(once) < 160 for once, again in seen.values())  # documented ones alone
-
-
-def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(
-    catalog: Catalog, of_stack: tuple[Published, list[FittedConstant]]
-) -> None:
-    """Runs of dense models say nothing of experts."""
-    published, _ = of_stack
-    experts = FittedConstant("experts", "any", "any", "any", "move_slowdown", 3.0, "", 0, math.nan, "", "")
-    known = [_constant("somestack", "kernel_slowdown", 1.5), experts]
-    result = {(row.software, row.constant): row for row in fit_training(published, catalog, "2026-01-01", known)}
-    measured, assumed = result["somestack", "kernel_slowdown"], result["any", "move_slowdown"]
-    assert result["any", "kernel_slowdown"].value == measured.value, "that of the only software"
-    assert (measured.kind, measured.num_rows) == ("measured", 20) and measured.value == pytest.approx(1.2, rel=0.03)
-    assert (assumed.kind, assumed.fit_set, assumed.num_rows) == ("assumption", "", 0)
-    assert assumed.value == declared_constants()["experts"]["move_slowdown"].default != 3.0
 
 
 def test_too_few_rows_make_no_constants(catalog: Catalog) -> None:

@@ -170,7 +170,7 @@ def test_what_rows_do_not_tell_is_not_called_measured(catalog: Catalog) -> None:
     measured = made_up(catalog, alike=True, engine="vllm")
     plans = plans_to_fit(measured, catalog)
     entries = errors_of(plans)
-    listed = family_parameters("inference", plans, entries, np.full(len(entries), True))
+    listed = family_parameters("inference", plans, entries)
     assert {one.software for one in listed if one.constant == "waiting_share"} == {"any", "vllm"}
     rows = fit_serving(measured, catalog, "2026-01-01")
     assert not [row for row in rows if row.constant == "waiting_share"]

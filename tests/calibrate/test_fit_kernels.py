@@ -14,8 +14,8 @@ from shipped import shipped_kernels
 
 from xlperf.calibrate.accuracy import calibrated_time
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
-from xlperf.calibrate.fit_machine_kernels import as_measured
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table
+from xlperf.calibrate.pooled_kernels import as_measured
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.measurements.kernels import Measurements, machine_lines, measurements, predicted_time, take_rows

@@ -17,8 +17,7 @@ from shipped import shipped_kernels
 
 from xlperf.base.errors import InputError
 from xlperf.calibrate.accuracy import KernelError, cross_validation_table, kernel_errors, kernel_table
-from xlperf.calibrate.cross_validation import (
-    as_parameters,
+from xlperf.calibrate.fit import (
     cross_validated,
     left_out_together,
     not_published,
@@ -26,11 +25,10 @@ from xlperf.calibrate.cross_validation import (
     refitted,
     rows_of,
 )
-from xlperf.calibrate.fit import accelerators_of, belongs_to, software_of, training_constants
-from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
-from xlperf.calibrate.fit_published import trial_values, without_reference
+from xlperf.calibrate.fit_machines import MACHINE_SOURCE as OF_MACHINES
+from xlperf.calibrate.fit_published import as_parameters, training_constants, trial_values, without_reference
 from xlperf.calibrate.fitter import Parameter, calibration_table
-from xlperf.calibrate.published_errors import Errors, plans_to_fit
+from xlperf.calibrate.published_errors import Errors, accelerators_of, belongs_to, plans_to_fit, software_of
 from xlperf.calibrate.published_errors import errors_of as published_entries
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -57,21 +55,24 @@ def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> Non
     """
     known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
 
-    def errors(stretched: dict[int, float]) -> tuple[Errors, dict[str, np.ndarray]]:
-        plans = plans_to_fit(runs(known, 40, stretched=stretched), known)
-        return left_out_together(plans, (STEP_TIME,), groups)
+    def models(_: PublishedPlans, entries: Errors) -> np.ndarray:
+        return entries.model
 
-    def groups(plans: PublishedPlans, entries: Errors) -> dict[str, list[np.ndarray]]:
-        half = np.array([int(name.removeprefix("R")) % 2 for name in entries.row_ids.tolist()])
-        return {"models": [entries.model], "halves": [entries.model, half]}
+    def halves(_: PublishedPlans, entries: Errors) -> np.ndarray:
+        return np.array([int(name.removeprefix("R")) % 2 for name in entries.row_ids.tolist()])
+
+    def errors(stretched: dict[int, float]) -> tuple[Errors, list[np.ndarray]]:
+        plans = plans_to_fit(runs(known, 40, stretched=stretched), known)
+        pairs = [left_out_together(plans, (STEP_TIME,), names) for names in (models, halves)]
+        return pairs[0][0], [logs for _, logs in pairs]
 
     entries, plain = errors({})
     _, spoiled = errors(dict.fromkeys(range(8, 24, 2), 3.0))
     at = entries.row_ids.tolist().index("R6")
     assert "R8" in entries.row_ids and entries.model[at] != entries.model[entries.row_ids.tolist().index("R8")]
-    assert plain["models"] == pytest.approx(cross_validated(runs(known, 40), known).errors.by_models, abs=1e-12)
-    assert spoiled["halves"][at] == pytest.approx(plain["halves"][at], abs=1e-9)
-    assert abs(spoiled["models"][at] - plain["models"][at]) > 1e-6
+    assert plain[0] == pytest.approx(cross_validated(runs(known, 40), known).errors.by_models, abs=1e-12)
+    assert spoiled[1][at] == pytest.approx(plain[1][at], abs=1e-9)
+    assert abs(spoiled[0][at] - plain[0][at]) > 1e-6
 
 
 @pytest.mark.usefixtures("coarse")

@@ -12,11 +12,10 @@ from fit_samples import differing, with_other_last_digits
 from published_samples import rows_of_fit_set
 from shipped import shipped_measured
 
-from xlperf.calibrate.fit import Measured
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
-from xlperf.calibrate.fit_machines import SOURCE, fit_machines
+from xlperf.calibrate.fit_machines import MACHINE_SOURCE, fit_machines
 from xlperf.calibrate.fitter import FittedConstant
-from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
+from xlperf.calibrate.pooled_kernels import fit_machine_kernels
+from xlperf.calibrate.published_errors import Measured, errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
@@ -118,7 +117,7 @@ def test_a_source_moves_its_own_line_only() -> None:
     result = fit_machines([gaudi], catalog(), DATE)
     fitted = [one for one in result if one.kind == "measured"]
     assert fitted and {one.generation for one in fitted} <= {"gaudi", "gaudi2", "gaudi3"}
-    assert all(one.source == SOURCE for one in result)
+    assert all(one.source == MACHINE_SOURCE for one in result)
 
 
 def test_fit_sets_are_neighbours_of_one_sheet() -> None:

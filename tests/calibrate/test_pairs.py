@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shipped import shipped_published
 
-from xlperf.calibrate.pairs import (
+from xlperf.calibrate.choice import (
     ENGINES,
     POOLS,
     RATE,

@@ -12,11 +12,9 @@ from shipped import shipped_page, shipped_published
 
 from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.calibrate.baselines import Baselines
-from xlperf.calibrate.fit import read_measured
-from xlperf.calibrate.page import markdown, write_tables
-from xlperf.calibrate.published_errors import OTHER_MACHINES, UNSEEN, plans_to_fit, seen_rows
-from xlperf.calibrate.readings import first_predictions
+from xlperf.calibrate.accuracy import markdown, write_tables
+from xlperf.calibrate.published_errors import OTHER_MACHINES, UNSEEN, plans_to_fit, read_measured, seen_rows
+from xlperf.calibrate.readings import Baselines, first_predictions
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN
 from xlperf.measurements.published import Published, sheet_rows

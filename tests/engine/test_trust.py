@@ -13,7 +13,7 @@ from conftest import Outcome
 from shipped import shipped_measured
 
 from xlperf.calibrate.accuracy import measured_csv
-from xlperf.calibrate.own_runs import own_runs
+from xlperf.calibrate.validate import own_runs
 from xlperf.catalog.calibration import is_release, same_kernels
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows

@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from xlperf.base import resources
-from xlperf.calibrate.fit_unmeasured import and_constants
-from xlperf.calibrate.fitter import FittedConstant
+from xlperf.calibrate.fitter import FittedConstant, and_constants
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 from shipped import shipped_measured
 
-from xlperf.calibrate.fit import SOURCES, Measured
+from xlperf.calibrate.fit_published import SOURCES
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published_errors import Errors, plans_to_fit
+from xlperf.calibrate.published_errors import Errors, Measured, plans_to_fit
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.engine import evaluate

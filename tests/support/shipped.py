@@ -14,9 +14,8 @@ from device_samples import without_technology
 from openpyxl import Workbook
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.fit import Measured
-from xlperf.calibrate.page import Page
-from xlperf.calibrate.published_errors import seen_rows
+from xlperf.calibrate.accuracy import Page
+from xlperf.calibrate.published_errors import Measured, seen_rows
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.measurements.kernels import read_kernels

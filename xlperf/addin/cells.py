@@ -52,9 +52,8 @@ class FunctionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Plans from a host: kind, header cells, one tuple of cells per plan.
-
-    ``flags`` has the places of TRUE and FALSE: Python compares them equal to 1 and 0, the reader of tables does not.
+    """Plans from a host: kind, header cells, one tuple of cells per plan. ``flags`` has the places of TRUE and FALSE,
+    which Python compares equal to 1 and 0.
     """
 
     kind: str
@@ -327,12 +326,10 @@ def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
 
 
 class Outcomes:
-    """Bounded least-recently-used cache of the results of plans, by catalog.
-
-    A host asks cell by cell. After an edit of the catalog it asks for every plan again; the first of them brings along
-    the earlier single plans under the same header: a thousand rows together need little more time than one, and give
-    the same numbers to the last bit. Plans are evaluated for the results that cells ask for. If cells ask for other
-    results of plans under one header, all results are computed: a plan is evaluated twice at most.
+    """Bounded least-recently-used cache of the results of plans, by catalog. After an edit of the catalog the first
+    plan brings along the earlier single plans under its header: a thousand rows together need little more time than
+    one. If cells ask for different results of plans under one header, all results are computed: a plan is evaluated
+    twice at most.
     """
 
     def __init__(self) -> None:

@@ -130,9 +130,8 @@ class Client:
                 self._end()
 
     def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values of a worksheet function: rows of numbers, texts, flags and errors.
-
-        An argument is a scalar, None, or a list of rows. Raises WorkerError without an answer.
+        """Block of values of a worksheet function, whose arguments are scalars, None, or lists of rows. Raises
+        WorkerError.
         """
         return cast("list[list[Any]]", self._answer({"function": function, "arguments": arguments})["rows"])
 

@@ -9,21 +9,19 @@ add-in file alone, so that a workbook can neither bring code along nor start a P
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import re
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path, PureWindowsPath
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from xlperf import __version__
-from xlperf.addin.blocks import Row, blocks
-from xlperf.addin.functions import Function, functions
+from xlperf.addin.functions import Function, Row, archive, blocks, functions
 from xlperf.addin.vba_project import Project, VbaError
+from xlperf.base import resources
 from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced
 
@@ -35,7 +33,6 @@ _PROJECT, _SETTINGS_PART = "xl/vbaProject.bin", "xl/worksheets/sheet1.xml"
 _BOOK, _CORE = "xl/workbook.xml", "docProps/core.xml"
 _RELATIONSHIPS, _RIBBON = "_rels/.rels", "customUI/customUI14.xml"
 _RIBBON_KIND = "http://schemas.microsoft.com/office/2007/relationships/ui/extensibility"
-_DATE = (1980, 1, 1, 0, 0, 0)
 _SUMMARY = "Performance, memory and cost of training and serving large language models: the XLPERF_ functions."
 # Changes of the module of xlwings.
 _CHANGES = (
@@ -70,7 +67,7 @@ def vba_module(registry: Iterable[Function]) -> str:
 
 
 def _glue(name: str) -> str:
-    return files("xlperf.addin").joinpath("glue", name).read_text(encoding="utf-8")
+    return resources.table(f"addin/glue/{name}").read_text(encoding="utf-8")
 
 
 def _block_texts() -> str:
@@ -146,8 +143,8 @@ def addin(python: str | None = None) -> bytes:
     """The add-in as the bytes of an .xlam file for the interpreter ``python``; equal input gives equal bytes."""
     base = _xlwings_folder() / BASE_FILE
     try:
-        with zipfile.ZipFile(base) as archive:
-            parts = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(base) as package:
+            parts = {name: package.read(name) for name in package.namelist()}
         project = Project.read(parts[_PROJECT])
         project.modules["xlwings"].source = _changed(project.modules["xlwings"].source)
         book, sheet, core = (parts[name].decode("utf-8") for name in (_BOOK, _SETTINGS_PART, _CORE))
@@ -182,13 +179,7 @@ def addin(python: str | None = None) -> bytes:
     core = re.sub(r"<dc:(title|description)\s*/>|<dc:(title|description)>[^<]*</dc:\2>", "", core)
     own = f"<dc:title>xlperf</dc:title><dc:description>{escape(_SUMMARY)}</dc:description></cp:coreProperties>"
     parts[_CORE] = core.replace("</cp:coreProperties>", own).encode()
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in parts.items():
-            info = zipfile.ZipInfo(name, _DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, content)
-    return packed.getvalue()
+    return archive(parts)
 
 
 def _xlwings_folder() -> Path:
@@ -294,9 +285,10 @@ def check(path: str | None = None) -> tuple[list[str], bool]:
     if not file.is_file():
         return [f"{file}: not there; run: xlperf install excel"], False
     try:
-        with zipfile.ZipFile(file) as archive:
-            modules = Project.read(archive.read(_PROJECT)).modules
-            settings = _settings(archive.read(_SETTINGS_PART).decode("utf-8"))
+        with zipfile.ZipFile(file) as package:
+            modules = Project.read(package.read(_PROJECT)).modules
+            texts = [unescape(text) for text in re.findall(r"<t>(.*?)</t>", package.read(_SETTINGS_PART).decode())]
+            settings = dict(zip(texts[::2], texts[1::2], strict=False))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         return [f"{file}: no add-in of xlperf ({error}); run: xlperf install excel"], False
     built = settings.get("Built by", "an older xlperf")
@@ -315,13 +307,6 @@ def check(path: str | None = None) -> tuple[list[str], bool]:
         wrong.append("Python cannot talk to Excel: pip install pywin32")
     wrong += _policy_faults()
     return [*lines, *(f"wrong: {words}" for words in wrong), *([] if wrong else ["nothing is wrong"])], not wrong
-
-
-def _settings(sheet: str) -> dict[str, str]:
-    """Keys and values of the sheet of settings."""
-    texts = re.findall(r"<t>(.*?)</t>", sheet)
-    plain = [text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for text in texts]
-    return dict(zip(plain[::2], plain[1::2], strict=False))
 
 
 def _interpreter_faults(python: str, built: str) -> list[str]:

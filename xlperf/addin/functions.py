@@ -1,9 +1,13 @@
-"""The one registry of worksheet functions: names, arguments, and the texts that function wizards show.
+"""The one registry of worksheet functions: names, arguments, texts of wizards; and the blocks that buttons write.
 
 ``functions.csv``, ``arguments.csv`` and ``examples.csv`` beside this module are the data; a function for each result
 comes from the schema, so a new result column is a new function without another line here. Every host
 is generated from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it:
 ``answer`` names the handler of a function, ``kind`` the reader of an argument.
+
+``blocks.csv`` has the rows of each block of labels, default values and formulas. The ribbon of Excel and the task pane
+of the Office add-in write the same cells; a formula refers to its plan by the distance in rows and columns (R1C1), so
+that a block works at any cell.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from string import Formatter
 
 from xlperf.base.resources import rows
@@ -184,3 +189,60 @@ def _meaning(result: str) -> str:
     if len(set(texts.values())) == 1:
         return f"{next(iter(texts.values()))} {' and '.join(texts).capitalize()} plans."
     return " ".join(f"{kind.capitalize()}: {words}" for kind, words in texts.items())
+
+
+def archive(parts: Mapping[str, bytes]) -> bytes:
+    """A zip archive of the files of a host; equal parts give equal bytes."""
+    import io
+    import zipfile
+
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as files:
+        for name, content in parts.items():
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.compress_type, info.create_system, info.external_attr = zipfile.ZIP_DEFLATED, 3, 0o644 << 16
+            files.writestr(info, content)
+    return packed.getvalue()
+
+
+_BLOCK_RANGES = ("plan", "measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a block: two cells, or a formula whose block of results starts in the first one."""
+
+    kind: str  # ``title``, ``input``, ``result`` or ``block``
+    label: str
+    value: str | float = ""  # of a result or block the formula, its ranges as R1C1
+
+
+@cache
+def blocks() -> dict[str, tuple[Row, ...]]:
+    """Rows of each block by name.
+
+    >>> blocks()["serve"][7]
+    Row(kind='input', label='ttft target (ms)', value=2000.0)
+    """
+    known = {}
+    for name, group in groupby(rows("addin/blocks.csv"), lambda row: row["block"]):
+        written: list[Row] = []
+        lines: dict[str, list[int]] = {}
+        for row in group:
+            kind, label, text = row["row"], row["label"], row["value"]
+            if kind in _BLOCK_RANGES:
+                lines.setdefault(kind, []).append(len(written))
+                written.append(Row("input", label, float(text) if text.replace(".", "").isdigit() else text))
+            elif kind == "block":
+                written += [Row("title", label), Row(kind, "", _formula(text, lines, len(written) + 1, 0))]
+            else:
+                written.append(Row(kind, label, _formula(text, lines, len(written), 1) if text else ""))
+        known[name] = tuple(written)
+    return known
+
+
+def _formula(text: str, lines: dict[str, list[int]], row: int, column: int) -> str:
+    """A formula in a row and column of a block, with the ranges of the block in the place of their names."""
+    left, right = (f"C[{shift}]" if shift else "C" for shift in (-column, 1 - column))
+    places = {name: f"R[{each[0] - row}]{left}:R[{each[-1] - row}]{right}" for name, each in lines.items()}
+    return f"={text.format_map(places)}"

@@ -7,35 +7,33 @@ is compiled.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
+from string import Template
 from xml.sax.saxutils import escape, quoteattr
 
 from xlperf import __version__
 from xlperf.addin.client import TIME_LIMIT, worker_environment
-from xlperf.addin.functions import PREFIX, Function, functions
+from xlperf.addin.functions import Function, archive, functions
+from xlperf.addin.host import method_of
+from xlperf.base import resources
 from xlperf.base.errors import HostError
 from xlperf.base.files import scratch_folder
 
 IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
-EVENTS = ("OnLoadFinished", "OnViewCreated", "OnSaveDone", "OnSaveAsDone")
 SPILL = "Select a range as large as the block, for example A10:F20, and enter it with Ctrl+Shift+Enter."
-HOST_MODULES = ("client", "libreoffice_host", "neighbours")
+HOST_MODULES = ("client", "host")
 _ATTEMPTS = 3
 """Runs of LibreOffice's extension manager before a crash counts as an answer."""
 _LAST_EXIT_CODE = 128
 """A command ended by a signal has a negative exit code, and one above this where a shell script started it."""
 _INSTALL_LIMIT = 120.0
-_DATE = (1980, 1, 1, 0, 0, 0)
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _REGISTRY = 'xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema"'
 
@@ -48,48 +46,31 @@ def worker_command() -> list[str]:
 def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIMIT) -> bytes:
     """The add-in as the bytes of an .oxt file; ``command`` starts the worker, a call may last ``time_limit`` [s]."""
     registry = list(functions().values())
-    package = files("xlperf.addin")
-    parts = {
-        "META-INF/manifest.xml": _manifest(),
-        "description.xml": _description(),
+    configuration = {
+        "version": __version__,
+        "command": list(command or worker_command()),
+        "time_limit": time_limit,
+        "functions": {
+            function.name: {
+                "says_faults": function.says_faults,
+                "repeated": any(argument.repeated for argument in function.arguments),
+                "is_per_plan": function.is_per_plan,
+            }
+            for function in registry
+        },
+    }
+    copied = {"META-INF/manifest.xml": "glue/oxt_manifest.xml", "description.xml": "glue/description.xml"}
+    copied |= {name: f"glue/{name}" for name in ("Jobs.xcu", "xlperf_addin.py")}
+    copied |= {f"pythonpath/xlperf_host/{module}.py": f"{module}.py" for module in HOST_MODULES}
+    parts = {name: resources.table(f"addin/{path}").read_text(encoding="utf-8") for name, path in copied.items()}
+    parts["description.xml"] = Template(parts["description.xml"]).substitute(version=__version__)
+    parts |= {
         "xlperf.idl": types(registry),
         "CalcAddIns.xcu": wizard_texts(registry),
-        "Jobs.xcu": jobs(),
-        "functions.json": json.dumps(
-            {
-                "version": __version__,
-                "command": list(command or worker_command()),
-                "time_limit": time_limit,
-                "functions": {
-                    function.name: {
-                        "says_faults": function.says_faults,
-                        "repeated": any(argument.repeated for argument in function.arguments),
-                        "is_per_plan": function.is_per_plan,
-                    }
-                    for function in registry
-                },
-            },
-            indent=1,
-        ),
-        "xlperf_addin.py": package.joinpath("glue", "xlperf_addin.py").read_text(encoding="utf-8"),
+        "functions.json": json.dumps(configuration, indent=1),
         "pythonpath/xlperf_host/__init__.py": "",
     }
-    for module in HOST_MODULES:
-        parts[f"pythonpath/xlperf_host/{module}.py"] = package.joinpath(f"{module}.py").read_text(encoding="utf-8")
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in parts.items():
-            info = zipfile.ZipInfo(name, _DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.create_system = 3
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, text.encode("utf-8"))
-    return packed.getvalue()
-
-
-def method_name(function: Function) -> str:
-    """Name of a function in the type library: ``STEP_TIME`` of the service ``XLPERF``, and ``XLPERF`` itself."""
-    return function.name.removeprefix(PREFIX)
+    return archive({name: text.encode("utf-8") for name, text in parts.items()})
 
 
 def types(registry: Sequence[Function]) -> str:
@@ -101,7 +82,7 @@ def types(registry: Sequence[Function]) -> str:
         )
         if function.is_per_plan:  # LibreOffice fills in the document and hides the argument from users
             arguments = f"[in] com::sun::star::beans::XPropertySet caller, {arguments}"
-        lines.append(f"    sequence< sequence<any> > {method_name(function)}({arguments});")
+        lines.append(f"    sequence< sequence<any> > {method_of(function.name)}({arguments});")
     return "\n".join([*lines, "  };", "}; };", ""])
 
 
@@ -114,7 +95,7 @@ def wizard_texts(registry: Sequence[Function]) -> str:
     ]
     for function in registry:
         lines += [
-            f'<node oor:name={quoteattr(method_name(function))} oor:op="replace">',
+            f'<node oor:name={quoteattr(method_of(function.name))} oor:op="replace">',
             _property("DisplayName", function.name),
             _property("Description", f"{function.doc} {SPILL}" if function.spills else function.doc),
             '<prop oor:name="Category"><value>Add-In</value></prop>',
@@ -130,45 +111,6 @@ def wizard_texts(registry: Sequence[Function]) -> str:
 
 def _property(name: str, text: str) -> str:
     return f'<prop oor:name="{name}"><value xml:lang="en-US">{escape(text)}</value></prop>'
-
-
-def jobs() -> str:
-    """Which events of documents our job listens to."""
-    name = "org.xlperf.DocumentJob"
-    lines = [
-        f'{_XML}<oor:component-data {_REGISTRY} oor:name="Jobs" oor:package="org.openoffice.Office">',
-        f'<node oor:name="Jobs"><node oor:name="{name}" oor:op="replace">'
-        f'<prop oor:name="Service"><value>{name}</value></prop></node></node>',
-        '<node oor:name="Events">',
-    ]
-    for event in EVENTS:
-        lines.append(
-            f'<node oor:name="{event}" oor:op="fuse"><node oor:name="JobList">'
-            f'<node oor:name="{name}" oor:op="replace"/></node></node>'
-        )
-    return "\n".join([*lines, "</node>", "</oor:component-data>", ""])
-
-
-def _manifest() -> str:
-    kinds = {
-        "xlperf.idl": "application/vnd.sun.star.uno-typelibrary;type=RDB",
-        "xlperf_addin.py": "application/vnd.sun.star.uno-component;type=Python",
-        "CalcAddIns.xcu": "application/vnd.sun.star.configuration-data",
-        "Jobs.xcu": "application/vnd.sun.star.configuration-data",
-    }
-    entries = "\n".join(
-        f'<manifest:file-entry manifest:full-path="{name}" manifest:media-type="{kind}"/>'
-        for name, kind in kinds.items()
-    )
-    return f'{_XML}<manifest:manifest xmlns:manifest="http://openoffice.org/2001/manifest">\n{entries}\n</manifest:manifest>\n'
-
-
-def _description() -> str:
-    return (
-        f'{_XML}<description xmlns="http://openoffice.org/extensions/description/2006">\n'
-        f'<identifier value="{IDENTIFIER}"/>\n<version value="{__version__}"/>\n'
-        '<display-name><name lang="en">xlperf worksheet functions</name></display-name>\n</description>\n'
-    )
 
 
 # --- installation

@@ -9,17 +9,14 @@ comes from its public servers, or from a folder that is copied along.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
 import struct
-import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -29,8 +26,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from xlperf import __version__
-from xlperf.addin.blocks import blocks
-from xlperf.addin.functions import Function, functions
+from xlperf.addin.functions import Function, archive, blocks, functions
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
@@ -40,11 +36,11 @@ PYODIDE = "https://cdn.jsdelivr.net/pyodide/v0.27.7/full/"
 SUMMARY = "Performance, memory and cost of training and serving large language models: functions of cells and a tab."
 _PAGE = ("taskpane.html", "taskpane.js", "engine_worker.js")
 _ICONS = (16, 32, 64, 80)
-_DATE = (1980, 1, 1, 0, 0, 0)
 _CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 _UNUSED = ("guide", "templates", "__pycache__")
 """Folders that nothing in a page reads."""
 _LONG = ("search", "frontier", "diagnosis", "uncertainty", "sensitivity", "worth")
+_CELLS = {"type": "any", "dimensionality": "matrix"}
 _FORMS = ("serve", "train", "chip")
 _GROUPS = {"Ask": _FORMS, "Plans": ("training", "serving", "search"), "Judge": ("diagnose", "check")}
 _CHECK = "Check the selected plan"
@@ -65,17 +61,10 @@ def _described(function: Function) -> dict[str, Any]:
         "name": function.name,
         "description": function.doc,
         "parameters": [
-            {
-                "name": argument.name,
-                "description": argument.doc,
-                "type": "any",
-                "dimensionality": "matrix",
-                "optional": argument.optional,
-                "repeating": argument.repeated,
-            }
-            for argument in function.arguments
+            {"name": one.name, "description": one.doc, **_CELLS, "optional": one.optional, "repeating": one.repeated}
+            for one in function.arguments
         ],
-        "result": {"type": "any", "dimensionality": "matrix"},
+        "result": _CELLS,
         "options": {"cancelable": True},
     }
 
@@ -158,7 +147,7 @@ def _strings(texts: dict[str, str]) -> str:
 
 
 def _glue(name: str) -> str:
-    return files("xlperf.addin").joinpath("glue", name).read_text(encoding="utf-8")
+    return resources.table(f"addin/glue/{name}").read_text(encoding="utf-8")
 
 
 def icon(size: int) -> bytes:
@@ -184,23 +173,16 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 def wheel_of_package() -> bytes:
     """A wheel of the installed xlperf, with the workbook of its catalog; equal packages give equal bytes."""
-    package, records, packed = resources.table(""), [], io.BytesIO()
-    info = f"xlperf-{__version__}.dist-info"
+    package, info = resources.table(""), f"xlperf-{__version__}.dist-info"
     parts = {f"xlperf/{path.relative_to(package).as_posix()}": path for path in _used(package)}
     parts["xlperf/workbooks/xlperf.xlsx"] = resources.workbook()
-    texts = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: xlperf\nVersion: {__version__}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: xlperf\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
     contents = {name: path.read_bytes() for name, path in sorted(parts.items())}
-    contents |= {name: text.encode() for name, text in texts.items()}
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
-            records.append(f"{name},,\n")
-        record = f"{info}/RECORD"
-        archive.writestr(zipfile.ZipInfo(record, _DATE), "".join([*records, f"{record},,\n"]), zipfile.ZIP_DEFLATED)
-    return packed.getvalue()
+    contents |= {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: xlperf\nVersion: {__version__}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: xlperf\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = f"{info}/RECORD"
+    return archive({**contents, record: "".join(f"{name},,\n" for name in (*contents, record)).encode()})
 
 
 def _used(package: Path) -> Iterator[Path]:
@@ -215,16 +197,12 @@ def _used(package: Path) -> Iterator[Path]:
 
 
 def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str | None = None) -> str:
-    """Write the folder of the Office add-in for an https address; returns the next step in one line.
-
-    ``pyodide``: https address of a Pyodide, or a folder with one, which is copied. ``wheel``: file of a wheel of
-    xlperf; by default one of the installed package is made.
+    """Write the folder of the Office add-in for an https address; returns the next step. ``pyodide``: its https
+    address, or a folder that is copied; ``wheel``: by default made of the installed package.
     """
-    place, address = Path(folder), url.rstrip("/")
+    place, address = _folder(folder), url.rstrip("/")
     if not re.fullmatch(r"https://[\w.-]+(:\d+)?(/[\w.~%-]+)*", address, re.ASCII):
         raise InputError(Fault("--url", f'must be the https address where the folder will be, got "{url}"'))
-    if place.exists() and not place.is_dir():
-        raise InputError(Fault(folder, "is a file; give the name of a folder"))
     earlier = place / "manifest.xml"
     if any(place.glob("*")) and not (earlier.is_file() and b"<ProviderName>xlperf<" in earlier.read_bytes()):
         raise InputError(Fault(folder, "has files of another source; give an empty folder, or one of an earlier run"))
@@ -242,18 +220,28 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
         **{f"icon-{size}.png": icon(size) for size in _ICONS},
         name: wheel_of_package() if wheel is None else Path(wheel).read_bytes(),
     }
-    place.mkdir(parents=True, exist_ok=True)
     for old in place.glob("xlperf-*.whl"):
         old.unlink()
-    for part, content in contents.items():
-        with replaced(place / part) as temporary:
-            temporary.write_bytes(content)
+    _fill(place, contents)
     for file in copied:
         (place / "pyodide").mkdir(exist_ok=True)
         shutil.copyfile(file, place / "pyodide" / file.name)
     return (
         f"{place}: put this folder on the web server at {address}, then add manifest.xml to Excel (xlperf guide excel)"
     )
+
+
+def _folder(name: str) -> Path:
+    if Path(name).exists() and not Path(name).is_dir():
+        raise InputError(Fault(name, "is a file; give the name of a folder"))
+    return Path(name)
+
+
+def _fill(place: Path, contents: Mapping[str, bytes]) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with replaced(place / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def _pyodide(given: str) -> tuple[str, list[Path]]:
@@ -304,20 +292,14 @@ def write_lite(folder: str, wheel: str | None = None) -> str:
     """Write ``main.py`` and ``requirements.txt`` into a folder, for the package index or a wheel (https address or
     file); returns the next steps in one line. Nothing is written over files from another source.
     """
-    place = Path(folder)
-    address = None if wheel is None else _address(wheel)
-    if place.exists() and not place.is_dir():
-        raise InputError(Fault(folder, "is a file; give the name of a folder"))
+    place, address = _folder(folder), None if wheel is None else _address(wheel)
     texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(address)}
     starts = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
     foreign = [place / name for name in texts if (place / name).exists()]
     foreign = [path for path in foreign if not (path.is_file() and path.read_bytes().startswith(starts[path.name]))]
     if foreign:
         raise InputError([Fault(str(path), "is not of an earlier run; give a folder without it") for path in foreign])
-    place.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        with replaced(place / name) as part:
-            part.write_text(text, encoding="utf-8")
+    _fill(place, {name: text.encode() for name, text in texts.items()})
     return f"{place}: paste main.py and requirements.txt into the editor of xlwings Lite and restart its Python"
 
 

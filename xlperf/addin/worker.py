@@ -20,7 +20,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import WeakKeyDictionary
@@ -42,7 +42,7 @@ from xlperf.addin.cells import (
     read_block,
     words_of,
 )
-from xlperf.addin.functions import Argument, Function, functions
+from xlperf.addin.functions import Argument, Function, functions, result_functions
 from xlperf.addin.handles import (
     HANDLE_PREFIX,
     CatalogStore,
@@ -53,6 +53,7 @@ from xlperf.addin.handles import (
     handle_of,
     with_blocks,
 )
+from xlperf.addin.host import by_own_function
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind
@@ -140,6 +141,9 @@ class Engine:
 class Session:
     """State of one host: catalogs by handle and the results of recent plans."""
 
+    process_id: int | None = 0
+    """No other process answers."""
+
     def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
         self._store = store or CatalogStore()
@@ -174,6 +178,13 @@ class Session:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         return [[error_cell]]
+
+    def call_with_others(
+        self, name: str, arguments: Sequence[Any], others: Sequence[Sequence[Any]]
+    ) -> tuple[Block, list[Any]]:
+        """As :meth:`call`, and the answers of :meth:`others`, which come first: the plan itself is among them."""
+        answers = self.others(name, arguments, others)
+        return self.call(name, arguments), answers
 
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
         """Cells of a per-plan function for other plans under the header of a call, evaluated together; None for a row
@@ -407,8 +418,8 @@ def answer(session: Session, line: bytes) -> bytes:
     except (ValueError, TypeError, KeyError, RecursionError):
         return _line(rows=[[CellError("#VALUE!", "the request is not one that this worker knows")]])
     if isinstance(request.get("others"), list):
-        others = session.others(function, arguments, request["others"])  # before: the plan itself is among them
-        return _line(rows=session.call(function, arguments), others=others)
+        rows, others = session.call_with_others(function, arguments, request["others"])
+        return _line(rows=rows, others=others)
     return _line(rows=session.call(function, arguments))
 
 
@@ -427,9 +438,8 @@ def serve(
     session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
     questions: Questions | None = None,
 ) -> None:  # fmt: skip
-    """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before.
-
-    A request of more than ``longest`` bytes is dropped and answered with an error.
+    """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before. A
+    request of more than ``longest`` bytes is answered with an error.
     """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()
@@ -472,6 +482,45 @@ def main() -> None:
             serve(Session(), requests, answers, questions=Questions())
         except BrokenPipeError:
             os._exit(0)  # the host is gone
+
+
+# --- calls of a page -------------------------------------------------------------------------------------------------
+
+
+@cache
+def _session() -> Session:
+    return Session()
+
+
+def answers(request: str) -> str:
+    """Answers to calls of the Office add-in, whose page runs Python, both as JSON: ``[{"id": 1, "function": name,
+    "arguments": [...]}]`` and ``[{"id": 1, "rows": [[...]]}]``. Single plans under one header are evaluated together.
+
+    >>> answers('[{"id": 1, "function": "XLPERF_DIE_YIELD", "arguments": [100, 0.1]}]')
+    '[{"id": 1, "rows": [[0.9052869546929831]]}]'
+    """
+    session, calls = _session(), json.loads(request, parse_int=float)
+    for call in calls:
+        asked = by_own_function(call["function"], call["arguments"], result_functions())
+        call["function"], call["arguments"] = asked
+    for name, arguments, rows in _together(calls):
+        session.others(name, arguments, rows)  # their results are in the cache of the session then
+    answered = [{"id": int(call["id"]), "rows": session.call(call["function"], call["arguments"])} for call in calls]
+    return json.dumps(answered, default=as_json)
+
+
+def _together(calls: list[dict[str, Any]]) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Function, arguments and rows of calls that ask for one result of plans under one header and catalog."""
+    groups: dict[str, tuple[str, list[Any], list[Any]]] = {}
+    for call in calls:
+        name, arguments = call["function"], call["arguments"]
+        function = functions().get(name)
+        if function is None or not function.is_per_plan or len(arguments) < 3 or not arguments[2]:
+            continue
+        plan, *others = arguments
+        if isinstance(plan, list) and len(plan) == 1:
+            groups.setdefault(json.dumps([name, others]), (name, arguments, []))[2].append(plan[0])
+    return (group for group in groups.values() if len(group[2]) > 1)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ error is the text of its code, ``#N/A``, which the add-in and xlwings Lite show 
 it in words.
 
 The add-in also passes the addresses of a plan and its header, so that the rows of this table are evaluated together
-(:mod:`xlperf.addin.neighbours`). Reading them computes nothing in Excel: a cell that is out of date gives its last
+(:mod:`xlperf.addin.host`). Reading them computes nothing in Excel: a cell that is out of date gives its last
 value, and a wrong guess costs time alone.
 """
 
@@ -28,7 +28,7 @@ from xlperf import __version__
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import stale_words
 from xlperf.addin.functions import PLACES, Function, functions, result_functions
-from xlperf.addin.neighbours import MOST_ROWS, Neighbours, by_own_function
+from xlperf.addin.host import MOST_ROWS, Neighbours, by_own_function
 from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.cells import in_days
@@ -46,24 +46,9 @@ def session() -> Session:
     return Session()
 
 
-class _InThisProcess:
-    """The session in the place of a worker."""
-
-    process_id: int | None = 0
-
-    @staticmethod
-    def call(function: str, arguments: list[Any]) -> list[list[Any]]:
-        return session().call(function, arguments)
-
-    @staticmethod
-    def call_with_others(function: str, arguments: list[Any], others: list[Any]) -> tuple[list[list[Any]], list[Any]]:
-        answers = session().others(function, arguments, others)  # before: the plan itself is among them
-        return session().call(function, arguments), answers
-
-
 @cache
 def _neighbours() -> Neighbours:
-    return Neighbours(_InThisProcess(), excel_tables)
+    return Neighbours(session(), excel_tables)
 
 
 def application() -> Any:
@@ -72,9 +57,8 @@ def application() -> Any:
 
 
 def excel_tables(places: tuple[str, str], header: tuple[Any, ...]) -> Iterator[list[tuple[Any, ...] | None]]:
-    """Rows of the table that contains a plan, below its header.
-
-    ``places``: addresses of the plan and its header: ``[book.xlsx]plans!$A$5:$L$5``.
+    """Rows of the table that contains a plan, below its header; ``places``: their addresses,
+    ``[book.xlsx]plans!$A$5:$L$5``.
     """
     (sheet, first, row, last), (other, left, top, right) = map(_parts, places)
     if (sheet, first, last) != (other, left, right) or row <= top:

@@ -1,25 +1,36 @@
-"""Quality of choices: measured alternatives ranked by prediction, and the regret against the best measured one.
+"""Quality of choices: measured alternatives ranked by prediction, and pairs of runs that differ in one thing.
 
 A group holds runs that answer the same question in different ways: the mappings of one model on equal accelerators
 and batch, the mappings or engines that serve one load, or deployments compared by throughput under a TPOT limit.
 The regret of a group is the measured slowdown of the plan ranked first against the best plan.
+
+A pair is two runs of one publisher with equal model, accelerator, precision, lengths and load that differ only in the
+engine, or in one pool against separate ones: the measured gain is compared with the ratio of the two predictions.
+Pairs also come from ``published_pairs.csv``, whose rows were collected for this comparison and are in no fit.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from xlperf.calibrate.published_errors import plans_of, seen_rows
+from xlperf.base import resources
+from xlperf.base.units import factor
+from xlperf.calibrate.fitter import percent
+from xlperf.calibrate.published_errors import UNSEEN, plans_of, seen_rows
 from xlperf.calibrate.readings import with_bands
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.trust import model_traits
 from xlperf.explore.objectives import most_robust
 from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
-from xlperf.measurements.published import Published
+from xlperf.measurements.inference import engine_of
+from xlperf.measurements.published import Published, published_rows
 
 SMALLEST_GROUP = 3
 """Least number of alternatives in a group. [-]"""
@@ -37,9 +48,8 @@ _QUESTION = ("source_id", "model", "gpu", "isl", "osl", "precision")
 
 @dataclass(frozen=True)
 class Alternative:
-    """A measured run: its configuration and its times, in the unit of the published row.
-
-    ``fits`` is whether the plan fits in memory by prediction: a search proposes no other plan.
+    """A measured run: its configuration and its times, in the unit of the published row. A search proposes no plan that
+    does not fit.
     """
 
     row_id: str
@@ -59,11 +69,8 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan that the model chooses in a group, and its measured cost.
-
-    ``regret`` is the measured time of the chosen run over the best run's, less 1 (throughput: best over chosen, less
-    1); ``tau`` is Kendall's rank correlation, NaN if there is a limit; ``broken`` is whether the chosen run exceeds the
-    limit as measured.
+    """The plan that the model chooses in a group, and its measured cost: ``regret`` over the best run, Kendall's
+    ``tau`` (NaN if there is a limit), and whether the chosen run exceeds the limit as measured.
     """
 
     kind: str
@@ -81,13 +88,11 @@ class Choice:
 def alternatives_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> dict[str, list[Alternative]]:
-    """Predicted runs by kind: step times of ``training``, TPOT of ``inference``.
-
-    Bands omit the widening for unknown sources. Rows without a prediction and rows of unseen groups are left out.
-    ``progress`` receives the number of rows of each finished block.
+    """Predicted runs by kind: step times of ``training``, TPOT of ``inference``, without unseen groups. Bands omit the
+    widening for unknown sources.
     """
     by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
-    catalog = _of_read_sources(catalog)
+    catalog = with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
     for rows in published:
         rows = seen_rows(rows)
         plans = plans_of(rows, catalog)
@@ -102,19 +107,18 @@ def alternatives_of(
     return by_name
 
 
-def _of_read_sources(catalog: Catalog) -> Catalog:
-    """Catalog whose bands are not widened for an unknown source."""
-    return with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
+def _as_times(record: Record) -> tuple[float, float, float]:
+    """Measured time, predicted time and upper end of its band."""
+    if record.metric in RATES:
+        return 1.0 / record.measured, 1.0 / record.predicted, 1.0 / record.low
+    return record.measured, record.predicted, record.high
 
 
 def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:
-    values = (record.measured, record.predicted, record.high)
-    if record.metric in RATES:
-        values = (1.0 / record.measured, 1.0 / record.predicted, 1.0 / record.low)
     names = {*_MAPPING, *_LOAD} & set(rows.text)
     return Alternative(
         record.row_id,
-        *values,
+        *_as_times(record),
         size=float(rows.number["n_gpus"][row]),
         load=float(rows.number["concurrency"][row]) if rows.kind == "inference" else math.nan,
         engine=rows.text["framework" if rows.kind == "inference" else "software"][row].split(" ")[0],
@@ -158,30 +162,29 @@ def _best_of_each_engine(group: Sequence[Alternative]) -> list[Alternative]:
 
 
 def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
-    chosen = _chosen(group)
-    best = min(group, key=lambda one: one.measured)
-    return Choice(
-        kind,
-        _size(group),
-        _question(group),
-        len(group),
-        chosen.row_id,
-        best.row_id,
-        chosen.measured / best.measured - 1.0,
-        kendall_tau([one.measured for one in group], [one.predicted for one in group]),
-    )
-
-
-def _chosen(group: Sequence[Alternative]) -> Alternative:
     """The fastest predicted run that fits; among runs within its band, the run with the lowest upper end."""
-    own = [one for one in group if one.fits] or group
-    return own[most_robust(*(np.array([getattr(one, name) for one in own]) for name in ("predicted", "high")))]
+    fitting = [one for one in group if one.fits] or group
+    predicted_times, high = (np.array([getattr(one, name) for one in fitting]) for name in ("predicted", "high"))
+    chosen, best = fitting[most_robust(predicted_times, high)], min(group, key=lambda one: one.measured)
+    tau = kendall_tau([one.measured for one in group], [one.predicted for one in group])
+    return _choice(kind, group, chosen, best, chosen.measured / best.measured - 1.0, tau)
+
+
+def _choice(
+    kind: str, group: Sequence[Alternative], chosen: Alternative, best: Alternative, regret: float, tau: float,
+    limit: float = math.nan, broken: bool = False,
+) -> Choice:  # fmt: skip
+    largest = max(one.size for one in group)
+    size = next(words for bound, words in _SIZES if largest <= bound)
+    fields = group[0].fields
+    same = [name for name in fields if len({one.fields[name] for one in group}) == 1 and fields[name]]
+    question = ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
+    return Choice(kind, size, question, len(group), chosen.row_id, best.row_id, regret, tau, limit, broken)
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
     """Highest throughput under a limit: by the prediction, and by the upper end of the band."""
-    kept = [one for one in group if one.measured <= limit]
-    best = max(kept, key=lambda one: one.rate(one.measured))
+    best = max((one for one in group if one.measured <= limit), key=lambda one: one.rate(one.measured))
     results = []
     for kind in ("estimate", "band"):
         allowed = [one for one in group if (one.predicted if kind == "estimate" else one.high) <= limit]
@@ -190,23 +193,8 @@ def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
         chosen = max(allowed, key=lambda one: one.rate(one.predicted))
         regret = max(best.rate(best.measured) / chosen.rate(chosen.measured) - 1.0, 0.0)
         broken = chosen.measured > limit * (1.0 + TOLERATED)
-        words = f"throughput under TPOT, {kind}"
-        results.append(
-            Choice(words, _size(group), _question(group), len(group), chosen.row_id, best.row_id, regret, math.nan,
-                   limit, broken)
-        )  # fmt: skip
+        results.append(_choice(f"throughput under TPOT, {kind}", group, chosen, best, regret, math.nan, limit, broken))
     return results
-
-
-def _size(group: Sequence[Alternative]) -> str:
-    largest = max(one.size for one in group)
-    return next(words for bound, words in _SIZES if largest <= bound)
-
-
-def _question(group: Sequence[Alternative]) -> str:
-    fields = group[0].fields
-    same = [name for name in fields if len({one.fields[name] for one in group}) == 1 and fields[name]]
-    return ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
@@ -239,10 +227,10 @@ def _line(kind: str, size: str, result: Sequence[Choice]) -> tuple[str, ...]:
     taus = np.array([one.tau for one in result if not math.isnan(one.tau)])
     limited = [one for one in result if not math.isnan(one.limit)]
     right = np.mean([one.regret <= NEAR and not one.broken for one in result])
-    shown = [f"{100.0 * np.quantile(kept, share):.1f} %" if len(kept) else "-" for share in (0.5, 0.9)]
+    shown = [percent(float(np.quantile(kept, share))) if len(kept) else "-" for share in (0.5, 0.9)]
     tau = f"{np.median(taus):.2f}" if len(taus) else "-"
-    broken = f"{100.0 * np.mean([one.broken for one in limited]):.0f} %" if limited else "-"
-    return (kind, size, f"{len(result)}", f"{100.0 * right:.0f} %", *shown, tau, broken)
+    broken = percent(float(np.mean([one.broken for one in limited])), 0) if limited else "-"
+    return (kind, size, f"{len(result)}", percent(float(right), 0), *shown, tau, broken)
 
 
 def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
@@ -255,4 +243,256 @@ def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
             (one.kind, one.size, one.question, f"{one.alternatives}", one.chosen, one.best, *numbers,
              "yes" if one.broken else "no")
         )  # fmt: skip
+    return lines
+
+
+DIFFERENT = 0.1
+"""Least difference of two runs at which one of them counts as faster. [-]"""
+RATE, TOKEN = "throughput", "time per token"
+ENGINES, POOLS = "engines", "one pool or two"
+_FILE = "published_pairs.csv"
+_LENGTH, _OUTPUT, _IN_FLIGHT = 0.05, 0.1, 0.1
+"""Largest relative differences of prompts, outputs and requests in flight per accelerator that count as equal. [-]"""
+_RELEASE = re.compile(r"-[0-9].*")
+"""Suffix of an engine's early release: two releases of an engine are no pair."""
+_DEGREES = ("tp", "pp", "ep", "dp_attn")
+_FEWEST = 10
+"""Least number of pairs of two engines for a separate line. [-]"""
+_EVERY, _ALIKE, _NEW = "all", "each publisher once", "in no fit"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run: the settings that both runs of a pair share, and its measured and predicted times by metric [s];
+    ``new`` marks a run that is in no fit.
+    """
+
+    row_id: str
+    source: str
+    engine: str
+    separate: bool
+    same: tuple[str, ...]
+    mapping: tuple[str, ...]
+    accelerators: float
+    load: float
+    prompt: float
+    output: float
+    times: dict[str, tuple[float, float]]
+    new: bool
+
+    @property
+    def publisher(self) -> str:
+        """Publisher of the run: the first part of its source_id."""
+        return self.source.partition("_")[0]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs and the time of the first over the second: measured and predicted ratio by metric [-]."""
+
+    first: Run
+    second: Run
+    kind: str
+    ratios: dict[str, tuple[float, float]]
+
+    @property
+    def new(self) -> bool:
+        """Whether both runs are in no fit."""
+        return self.first.new and self.second.new
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Both engines, in the order of their names."""
+        return tuple(sorted((self.first.engine, self.second.engine)))
+
+
+def collected_pairs() -> Published:
+    """Published runs of ``published_pairs.csv``."""
+    rows = resources.rows(f"calibrate/{_FILE}")
+    return published_rows(
+        list(rows[0]), [list(row.values()) for row in rows], lambda row, column: f"{_FILE} [line {row + 2}, {column}]"
+    )
+
+
+def runs_of(
+    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
+) -> list[Run]:
+    """Serving runs with a prediction; training rows are skipped."""
+    results = []
+    for rows in published:
+        if rows.kind != "inference":
+            continue
+        plans = plans_of(rows, catalog)
+        shapes = model_traits(plans.catalog)[0]
+        models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+        shape = [plans.catalog.tables["models"].number(name)[models] for name in ("num_layers", "vocab_size")]
+        drafts = plans.plans.filled("draft_tokens")
+        works = [
+            f"{shapes[at]} x {depth:g}, {vocabulary:g} tokens, {draft:g} drafted"
+            for at, depth, vocabulary, draft in zip(models.tolist(), *shape, drafts.tolist(), strict=True)
+        ]
+        work = dict(zip(plans.index.tolist(), works, strict=True))
+        place = {row_id: row for row, row_id in enumerate(rows.text["row_id"])}
+        values: dict[int, dict[str, tuple[float, float]]] = {}
+        for record in compare(plans, predicted(plans, progress)):
+            if record.covered:
+                values.setdefault(place[record.row_id], {})[record.metric] = _as_times(record)[:2]
+        results += [_run_of(rows, row, work[row], own) for row, own in values.items()]
+    return results
+
+
+def _run_of(rows: Published, row: int, work: str, values: dict[str, tuple[float, float]]) -> Run:
+    text, number = rows.text, {name: float(column[row]) for name, column in rows.number.items()}
+    load = number["batch"] if math.isnan(number["concurrency"]) else number["concurrency"]
+    return Run(
+        row_id=text["row_id"][row],
+        source=text["source_id"][row],
+        engine=_RELEASE.sub("", engine_of(text["framework"][row])),
+        separate="disagg" in text["mode"][row].casefold(),
+        same=(work, text["gpu"][row].casefold(), text["precision"][row].casefold()),
+        mapping=tuple(text[name][row] for name in _DEGREES),
+        accelerators=number["n_gpus"],
+        load=load,
+        prompt=number["isl"],
+        output=number["osl"],
+        times=_times(values, load, number["n_gpus"], number["osl"]),
+        new=not text["group"][row] or text["group"][row].casefold().startswith(UNSEEN),
+    )
+
+
+def _times(
+    values: dict[str, tuple[float, float]], load: float, accelerators: float, output: float
+) -> dict[str, tuple[float, float]]:
+    """Measured and predicted times [s]: per token after the first, and per output token including queueing, which is
+    the number of requests in flight over the throughput (Little's law) or follows from the latency or from TTFT and
+    TPOT.
+    """
+    first, token = values.get("ttft_ms"), values.get("tpot_ms")
+    scale = {"tokens_per_s": load, "tokens_per_s_per_gpu": load / accelerators, "latency_s": 1.0 / output}
+    result = next((name for name in scale if name in values), None)
+    times = {}
+    if result is not None:
+        times[RATE] = scale[result] * np.array(values[result])
+    elif first is not None and token is not None and output > 1.0:
+        times[RATE] = factor("ms") * (np.array(first) + (output - 1.0) * np.array(token)) / output
+    if token is not None:
+        times[TOKEN] = factor("ms") * np.array(token)
+    return {name: (float(both[0]), float(both[1])) for name, both in times.items()}
+
+
+def pairs_of(runs: Sequence[Run]) -> list[Pair]:
+    """Pairs among runs: two engines with the same mapping, and one pool against separate ones of the same engine."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.source, *run.same), []).append(run)
+    results = []
+    for group in groups.values():
+        for first, second in combinations(group, 2):
+            kind = _kind(first, second)
+            shared = [name for name in first.times if name in second.times]
+            if kind and shared:
+                times = {name: (first.times[name], second.times[name]) for name in shared}
+                ratios = {name: (one[0] / other[0], one[1] / other[1]) for name, (one, other) in times.items()}
+                results.append(Pair(first, second, kind, ratios))
+    return results
+
+
+def _kind(first: Run, second: Run) -> str:
+    """The single difference between two runs; "" if they differ in more."""
+    same_work = _near(first.prompt, second.prompt, _LENGTH) and _near(first.output, second.output, _OUTPUT)
+    if not same_work:
+        return ""
+    if first.separate != second.separate:
+        loads = first.load / first.accelerators, second.load / second.accelerators
+        return POOLS if first.engine == second.engine and _near(*loads, _IN_FLIGHT) else ""
+    same_machine = first.accelerators == second.accelerators and first.load == second.load
+    if first.engine == second.engine or not same_machine:
+        return ""
+    return ENGINES if first.separate or first.mapping == second.mapping else ""
+
+
+def _near(one: float, other: float, within: float) -> bool:
+    """Whether two positive numbers differ by no more than a share; False for NaN."""
+    return max(one, other) <= (1.0 + within) * min(one, other)
+
+
+def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows of text by publisher: the predicted over the measured ratio or its inverse, less 1, and the share
+    of pairs whose faster run is predicted.
+    """
+    header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
+    rows = []
+    for kind in (ENGINES, POOLS):
+        own = [one for one in pairs if one.kind == kind]
+        publishers = sorted({one.first.publisher for one in own})
+        for name in (RATE, TOKEN):
+            lines = [(publisher, [one for one in own if one.first.publisher == publisher]) for publisher in publishers]
+            scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in lines]
+            rows.append((kind, _EVERY, name, *Score.of(own, name).words()))
+            if len(publishers) > 1:
+                rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))
+            new = Score.of([one for one in own if one.new], name)
+            rows += [(kind, _NEW, name, *new.words())] if new.count else []
+            rows += [(kind, publisher, name, *score.words()) for publisher, score in scores if score.count]
+            for both in sorted({one.engines for one in own} if kind == ENGINES else ()):
+                score = Score.of([one for one in own if one.engines == both], name)
+                rows += [(" or ".join(both), _EVERY, name, *score.words())] if score.count >= _FEWEST else []
+    return header, [row for row in rows if row[3] != "0"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy of predicted ratios: number of pairs, quantiles of the error, pairs that differ, and the share of these
+    whose faster run is predicted.
+    """
+
+    count: int
+    median: float
+    p90: float
+    apart: int
+    named: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], name: str) -> Score:
+        """Score of pairs in a metric, :data:`RATE` or :data:`TOKEN`; pairs without it are skipped."""
+        logs = np.log(np.array([one.ratios[name] for one in pairs if name in one.ratios]).reshape(-1, 2))
+        if not len(logs):
+            return cls(0, math.nan, math.nan, 0, math.nan)
+        errors = np.exp(np.abs(logs[:, 1] - logs[:, 0])) - 1.0
+        apart = logs[np.abs(logs[:, 0]) >= math.log(1.0 + DIFFERENT)]
+        named = float(np.mean(apart[:, 0] * apart[:, 1] > 0.0)) if len(apart) else math.nan
+        median, p90 = np.quantile(errors, (0.5, 0.9)).tolist()
+        return cls(len(logs), median, p90, len(apart), named)
+
+    def words(self) -> tuple[str, ...]:
+        """Cells of a table: pairs, median error, p90, pairs that differ, share of these that are right."""
+        return f"{self.count}", percent(self.median), percent(self.p90), f"{self.apart}", percent(self.named, 0)
+
+
+def alike(scores: Sequence[Score]) -> Score:
+    """Score over publishers with equal weights: medians of the errors, and the mean of the shares."""
+    own = [score for score in scores if score.count]
+    shares = [score.named for score in own if not math.isnan(score.named)]
+    return Score(
+        len(own),
+        float(np.median([score.median for score in own])),
+        float(np.median([score.p90 for score in own])),
+        len(shares),
+        float(np.mean(shares)) if shares else math.nan,
+    )
+
+
+def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
+    """A CSV line for each pair and metric, after a header."""
+    lines: list[tuple[str, ...]] = [
+        ("publisher", "differ in", "first", "second", "first row", "second row", "number", "measured ratio",
+         "predicted ratio")
+    ]  # fmt: skip
+    for one in pairs:
+        for name, (measured, estimate) in one.ratios.items():
+            names = [f"{run.engine}{' separate pools' * run.separate}" for run in (one.first, one.second)]
+            lines.append(
+                (one.first.publisher, one.kind, *names, one.first.row_id, one.second.row_id, name,
+                 f"{measured:.4g}", f"{estimate:.4g}")
+            )  # fmt: skip
     return lines

@@ -1,230 +1,474 @@
-"""The calibration sheet from measurements: kernels, then training stacks and serving engines.
+"""The calibration sheet fitted: whole, and without some of its measurements.
 
-Each fit builds on the previous one: stacks and engines are fitted on top of the kernels. The same rows give the same
-sheet. Rows of ``group`` papers and of unseen groups are in no fit.
+Each fit builds on the previous one: kernels, training stacks and serving engines, other machines, bands. The same rows
+give the same sheet. Rows of ``group`` papers and of unseen groups are in no fit.
+
+Rows that equal a more general level are left out. A constant is looked up from the nearest key to the farthest:
+generation, precision and software, then without each of them, the line of the generation, any generation, the parent
+family, the documented value and the declared default (:class:`xlperf.catalog.calibration.Calibration`). A row that
+changes no look-up by more than :data:`TOLERANCE` says nothing.
+
+Cross-validation leaves models, generations, software or sources out. Leave-one-model-out treats all models with layers
+of one shape together: the constants that their rows use are refitted without them, and their rows are predicted.
+Kernels keep their constants, which rest on kernel measurements alone. A refit is cheap because the response of every
+row to every constant is sampled once (:mod:`xlperf.calibrate.fit_published`); left-out rows are then predicted in full.
+The set of constants of a software is not selected again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
-from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.resources import workbook
+import numpy as np
+
+from xlperf.base import resources
+from xlperf.base.arrays import Array
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training, least_value
-from xlperf.calibrate.fitter import FittedConstant, Parameter, calibration_table, pooled_parameters, without_repeats
-from xlperf.calibrate.published_errors import plans_of, rows_of_machines, seen_rows
-from xlperf.catalog.calibration import ANY
+from xlperf.calibrate.fit_machines import (
+    accelerators_by_line,
+    kernels_of_other_generations,
+    machine_constants,
+    of_other_precisions,
+    of_other_software,
+    slowdowns_of_other_generations,
+)
+from xlperf.calibrate.fit_published import (
+    SOURCES,
+    TURNS,
+    Responses,
+    as_parameters,
+    fit_memory,
+    fit_serving,
+    fit_training,
+    responses_of,
+    training_constants,
+    without_reference,
+)
+from xlperf.calibrate.fitter import (
+    FEWEST_ROWS,
+    SPREADS,
+    FittedConstant,
+    and_constants,
+    calibration_table,
+    joined_tables,
+    rounded,
+    solve,
+    without_repeats,
+)
+from xlperf.calibrate.published_errors import (
+    QUANTITIES,
+    Errors,
+    Measured,
+    accelerators_of,
+    aligned,
+    belongs_to,
+    changed,
+    errors_of,
+    log_errors,
+    may_be_fitted,
+    of_source,
+    plans_of,
+    plans_to_fit,
+    read_measured,
+    software_of,
+    taken,
+)
+from xlperf.calibrate.readings import fitted_bands, readings_of
+from xlperf.catalog.calibration import (
+    ANY,
+    SOFTWARE_FAMILIES,
+    Calibration,
+    declared_constants,
+    documented_rows,
+    generation_line,
+    parent_families,
+)
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.measurements.kernels import read_kernels
-from xlperf.measurements.published import KINDS, Published, read_published
+from xlperf.measurements.comparison import MEMORY, predicted
+from xlperf.measurements.published import Published, PublishedPlans
 
-Step = Callable[[str], None]
-SOURCES = {"training": "published rows of the sheet training", "inference": "published rows of the sheet inference"}
-"""Prefix of the source of a constant fitted on published rows, by kind."""
-_BUILT_ON = {"nim": "tensorrt-llm"}
-"""Servers that are built on an engine."""
+_HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Data of a calibration: kernel measurements, published training rows and published inference rows."""
-
-    kernels: Sequence[Mapping[str, object]]
-    training: Published
-    inference: Published
-
-    @property
-    def machines(self) -> list[Published]:
-        """Published rows on accelerators that are fitted by vendor line (CDNA, TPU, Gaudi, Trainium)."""
-        return [rows_of_machines(rows) for rows in (self.training, self.inference)]
-
-    def without(self, name: str, catalog: Catalog) -> Measured:
-        """Measurements with an accelerator, a generation, a software or a source left out.
-
-        ``name`` is case-insensitive; a source matches by source_id or by its beginning. Variants of a software and
-        servers built on it are left out too; kernel rows are dropped only for accelerators. Raises InputError if
-        ``name`` matches no accelerator, generation, used software or source.
-        """
-        gone = accelerators_of(name, catalog)
-        if gone:
-            kept = [
-                rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.casefold() not in gone])
-                for rows in (self.training, self.inference)
-            ]
-            kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
-            return Measured(kernels, *kept)
-        wanted, sheets = name.casefold(), (self.training, self.inference)
-        used = {rows.kind: software_of(rows, catalog) for rows in sheets}
-        table = catalog.tables["accelerators"]
-        known = sorted({str(kind) for kind in table.text("generation")})
-        known += sorted({software for rows in used.values() for software in rows if software})
-        if wanted not in known:
-            return self._without_source(name, [*known, *sorted(str(chip) for chip in table.text("accelerator"))])
-        kept = [
-            rows.take([row for row, software in enumerate(used[rows.kind]) if not belongs_to(software, wanted)])
-            for rows in sheets
-        ]
-        return Measured(self.kernels, *kept)
-
-    def _without_source(self, name: str, known: Sequence[str]) -> Measured:
-        """Measurements without the published rows of a source; ``known`` lists alternative names for an error
-        message.
-        """
-        sheets = (self.training, self.inference)
-        sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
-        if not any(of_source(source, name) for source in sources):
-            problem = (
-                f'unknown generation, accelerator, software or source "{name}"; {nearest(name, [*known, *sources])}'
-            )
-            raise InputError(Fault("--leave-out", problem))
-        kept = [
-            rows.take([row for row, source in enumerate(rows.text["source_id"]) if not of_source(source, name)])
-            for rows in sheets
-        ]
-        return Measured(self.kernels, *kept)
-
-
-def of_source(source: str, name: str) -> bool:
-    """Whether a source_id equals a name or begins with it: a paper and its tables, releases of one list.
-
-    >>> of_source("nemo_25.04", "NeMo_25.04"), of_source("nemo_25.04", "nemo"), of_source("nemo_25.04", "nemo_25")
-    (True, True, False)
+def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step) -> list[FittedConstant]:
+    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines; the calibration of
+    ``catalog`` is not used.
     """
-    return f"{source.casefold()}_".startswith(f"{name.casefold()}_")
 
+    def with_only(constants: Sequence[FittedConstant]) -> Catalog:
+        return catalog.with_tables([calibration_table(constants)])
 
-def accelerators_of(name: str, catalog: Catalog) -> set[str]:
-    """Accelerators, casefolded, of a generation, or the single accelerator of that name; empty if it is neither."""
-    table, wanted = catalog.tables["accelerators"], name.casefold()
-    chips = [str(chip).casefold() for chip in table.text("accelerator")]
-    kinds = [str(kind).casefold() for kind in table.text("generation")]
-    return {chip for chip, kind in zip(chips, kinds, strict=True) if wanted in (chip, kind)}
-
-
-def software_of(published: Published, catalog: Catalog) -> list[str]:
-    """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
-    plans = plans_of(published, catalog)
-    result = [""] * len(published)
-    for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
-        result[row] = str(software).casefold()
-    return result
-
-
-def belongs_to(software: str, name: str) -> bool:
-    """Whether a software equals the named one, is a variant of it, or is a server built on it.
-
-    >>> belongs_to("nim", "tensorrt-llm"), belongs_to("tensorrt-llm-0", "tensorrt-llm"), belongs_to("vllm", "sglang")
-    (True, True, False)
-    """
-    return software == name or software.startswith(f"{name}-") or _BUILT_ON.get(software) == name
-
-
-def read_measured(path: str | Path | None = None) -> Measured:
-    """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``, without unseen rows.
-
-    ``path`` defaults to the shipped ``validation.xlsx``. Raises InputError if a sheet is missing or a value is invalid.
-    """
-    source = Path(path) if path is not None else workbook("validation.xlsx")
-    by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
-    missing = [kind for kind in KINDS if kind not in by_name]
-    if missing:
-        raise InputError(Fault(source.name, f"has no sheet {' and no sheet '.join(missing)} with a column row_id"))
-    return Measured(read_kernels(source), by_name["training"], by_name["inference"])
-
-
-def fit_all(
-    measured: Measured, catalog: Catalog, date: str, step: Step | None = None, values_only: bool = False
-) -> list[FittedConstant]:
-    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines.
-
-    ``step`` receives the name of each fit before it starts: kernels, memory, training, serving. With ``values_only``
-    the training stacks have the constants of the catalog's calibration, and the search starts from their values;
-    otherwise that calibration is not used.
-    """
-    say = step if step is not None else _nothing
-    say("kernels")
-    done = fit_kernels(measured.kernels, _with(catalog, []), date)
-    say("memory")
-    memory = fit_memory(measured.training, _with(catalog, done), date)
-    say("training")  # a step may wait for an allocator without room
-    known = training_constants(catalog.tables["calibration"], date) if values_only else []
-    done += fit_training(measured.training, _with(catalog, [*done, *memory]), date, known) + memory
-    say("serving")
-    done += fit_serving(measured.inference, _with(catalog, done), date)
+    step("kernels")
+    done = fit_kernels(measured.kernels, with_only([]), date)
+    step("memory")
+    memory = fit_memory(measured.training, with_only(done), date)
+    step("training")  # a step may wait for an allocator without room
+    done += fit_training(measured.training, with_only([*done, *memory]), date) + memory
+    step("serving")
+    done += fit_serving(measured.inference, with_only(done), date)
     return without_repeats(done)
 
 
-def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
-    """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
-
-    def text(name: str, row: int) -> str:
-        return str(table.text(name)[row])
-
-    value, count, error, year = (table.number(name) for name in ("value", "num_rows", "error", "year"))
-    return [
-        FittedConstant(
-            family=text("family", row),
-            generation=text("generation", row),
-            precision=text("precision", row),
-            software=text("software", row),
-            constant=text("constant", row),
-            value=float(value[row]),
-            fit_set=text("fit_set", row),
-            num_rows=int(count[row]),
-            error=float(error[row]),
-            date=date,
-            source=text("source", row),
-            year=float(year[row]),
-            kind=text("kind", row),
-            notes=text("notes", row),
-        )
-        for row in range(len(table))
-        if text("source", row).startswith(SOURCES[kind])
-        and count[row] > 0.0
-        and not text("family", row).endswith("_memory")
-    ]
+def fitted_calibration(catalog: Catalog, date: str, measured: Measured, step: Step) -> Table:
+    """Refit the calibration sheet, with cross-validation errors, without bands."""
+    table = calibration_table(fit_all(measured, catalog, date, step))
+    step("errors")
+    return with_errors(table, (measured.training, measured.inference), catalog)
 
 
-def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
-    """Constants fitted on published rows of a kind as parameters for a refit, and their rows in the sheet.
+def with_errors(table: Table, published: Sequence[Published], catalog: Catalog) -> Table:
+    """Calibration sheet with the leave-one-model-out error of each constant fitted on published rows."""
+    known = catalog.with_tables([table])
+    error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
+    for rows in published:
+        for quantities in (QUANTITIES, (MEMORY,)):
+            for row, size in cross_validated(rows, known, quantities=quantities).of_constant.items():
+                error[row] = rounded(size)
+                words = [word for word in str(notes[row]).split("; ") if word and word != _HELD_OUT]
+                notes[row] = "; ".join([*words, _HELD_OUT])
+    return Table("calibration", {**table.columns, "error": error, "notes": notes}, table.place)
 
-    ``memory`` selects constants of memory instead of times.
+
+def refitted_machines(measured: Measured, catalog: Catalog, date: str) -> Catalog:
+    """Catalog with constants of accelerators beyond NVIDIA refitted; all other constants are unchanged."""
+    shared, done = machine_constants(measured, catalog, date)
+    return and_constants(shared, done)
+
+
+def refitted_bands(published: Sequence[Published], catalog: Catalog, date: str) -> Table:
+    """Calibration sheet with bands fitted anew on the readings, without rows that equal a more general level."""
+    bands = fitted_bands(readings_of(published, catalog), date)
+    table = without_equal_levels(catalog.tables["calibration"], catalog)
+    table = without_weak_rows(table, catalog, published)
+    return joined_tables(table, calibration_table(bands))
+
+
+# --- levels --------------------------------------------------------------------------------------------------------
+
+
+TOLERANCE = 0.006
+"""Largest relative change of a constant in any look-up. [-]"""
+NEAR = 0.15
+"""Logarithm of a constant over that of a more general level up to which a row may be weak. [-]"""
+MOST_MOVED = 0.005
+"""Largest change of the logarithm of a prediction without weak rows. [-]"""
+_UNKNOWN = "unknown"
+_WIDE = {"attention_backward": {"bf16", "tf32", "fp32"}}  # families that are looked up in these precisions alone
+_KEYS = ("family", "constant", "generation", "precision", "software")
+Key = tuple[str, ...]
+
+
+def without_equal_levels(table: Table, catalog: Catalog) -> Table:
+    """Calibration without rows that equal a more general level, the most specific first. The last row of a generation
+    in a family without a parent stays, and of a stack in a family of software: it marks them as measured.
     """
-    source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
-    rows = [
-        row
-        for row in range(len(table))
-        if str(source[row]).startswith(SOURCES[kind])
-        and count[row] > 0.0
-        and str(family[row]).endswith("_memory") == memory
-    ]
-    names = ("family", "constant", "generation", "precision", "software")
-    text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}
-    value = table.number("value")
-    return pooled_parameters(
-        [
-            Parameter(
-                family=text["family"][row],
-                constant=text["constant"][row],
-                generation=text["generation"][row],
-                precision=text["precision"][row],
-                software=text["software"][row],
-                start=float(value[row]),
-                low=least_value("memory" if memory else kind, text["family"][row], text["constant"][row]),
-            )
-            for row in rows
-        ],
-        rows,
+    columns = [[str(word).casefold() for word in table.text(name, ANY).tolist()] for name in _KEYS]
+    keys: list[Key] = list(zip(*columns, strict=True))
+    kept, chips = set(range(len(keys))), {str(one).casefold() for one in catalog.tables["accelerators"]["generation"]}
+    number = len(kept) + 1
+    while len(kept) < number:  # what a row hides from another may be gone the second time
+        number = len(kept)
+        for gone in _candidates(keys):
+            if gone <= kept and not _marks(keys, gone, kept) and not _moves(table, keys, gone, kept, chips):
+                kept -= gone
+    return table.take(sorted(kept))
+
+
+def _candidates(keys: Sequence[Key]) -> Iterator[set[int]]:
+    """Rows that may go together, machines of child families first, then single rows from the most specific on."""
+    machines: dict[tuple[str, str], set[int]] = {}
+    for row, (family, _, generation, _, software) in enumerate(keys):
+        if family in parent_families() and software == ANY:
+            machines.setdefault((family, generation_line(generation)), set()).add(row)
+    yield from machines.values()
+    special = [row for row, key in enumerate(keys) if key[2:] != (ANY, ANY, ANY)]
+    yield from ({row} for row in sorted(special, key=lambda row: keys[row][2:].count(ANY)))
+
+
+def _marks(keys: Sequence[Key], gone: Collection[int], kept: Collection[int]) -> bool:
+    """Whether no other row of a family without parent names the generation of the rows, or their software."""
+    for row in gone:
+        family, _, generation, _, software = keys[row]
+        others = [keys[other] for other in kept if other not in gone and keys[other][0] == family]
+        names = {generation, generation_line(generation)}
+        if family not in parent_families() and generation != ANY and names.isdisjoint({one[2] for one in others}):
+            return True
+        if family in SOFTWARE_FAMILIES and software != ANY and all(one[4] != software for one in others):
+            return True
+    return False
+
+
+def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], chips: Collection[str]) -> bool:
+    """Whether a look-up changes without the rows: in their family, and in those that it is the parent of."""
+    family = keys[min(gone)][0]
+    children = [child for child, (parent, _) in parent_families().items() if parent == family]
+    for each in (family, *children):
+        near = {each, parent_families().get(each, ("", {}))[0]}
+        rows = [row for row in sorted(kept) if keys[row][0] in near]
+        names = list(declared_constants()[each]) if each in parent_families() else [keys[min(gone)][1]]
+        names = [name for name in names if name in declared_constants()[each]]
+        contexts = sorted({key for row in gone for key in _contexts(each, keys[row], [keys[at] for at in rows], chips)})
+        before, after = (
+            Calibration(table.take(some)).values_of(each, names, contexts)
+            for some in (rows, [row for row in rows if row not in gone])
+        )
+        if (np.abs(after - before) > TOLERANCE * np.abs(before)).any():
+            return True
+    return False
+
+
+def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Keys of look-ups in a family that a row may answer."""
+    generation = key[2]
+    machines = {one for one in chips if generation in (ANY, one, generation_line(one))} | {generation}
+    formats = _WIDE.get(family) or {one[3] for one in known} | {"bf16", "fp8", "fp8_block", "fp4", "mxfp8"}
+    own = {one[4] for one in known if one[0] == family}
+    stacks = own | {row["software"] for row in resources.stack_rows("kernels")} | {_UNKNOWN}
+    named = machines | ({_UNKNOWN} if generation == ANY else set())
+    return product(named, formats, stacks)
+
+
+def without_weak_rows(table: Table, catalog: Catalog, published: Sequence[Published]) -> Table:
+    """Calibration without rows within :data:`NEAR` of a more general level, the nearest first, as long as all
+    predictions of published rows stay within :data:`MOST_MOVED`.
+    """
+    columns = [table.text(name, ANY).tolist() for name in ("generation", "precision", "software")]
+    keys = list(zip(*columns, strict=True))
+    names, plans = list(zip(table.text("family"), table.text("constant"), strict=True)), []
+    gaps = [(_gap(table, row, names[row], keys[row]), row) for row in range(len(table)) if keys[row] != (ANY, ANY, ANY)]
+    for rows in published:
+        plans.append(plans_of(rows, catalog))
+    kept, before = set(range(len(table))), _logs(plans, table)
+    marks = [(family, constant, *key) for (family, constant), key in zip(names, keys, strict=True)]
+    for gap, row in sorted(gaps):
+        if gap > NEAR:
+            break
+        if not _marks(marks, {row}, kept):
+            after = _logs(plans, table.take(sorted(kept - {row})))
+            if np.nanmax(np.abs(after - before)) <= MOST_MOVED:
+                kept.remove(row)
+    return table.take(sorted(kept))
+
+
+def _gap(table: Table, row: int, names: tuple[str, str], key: tuple[str, str, str]) -> float:
+    """Logarithm of a constant over the value of its more general level, without sign; infinite if either is 0."""
+    others = table.take([other for other in range(len(table)) if other != row])
+    with_it, without = (
+        float(Calibration(some).values_of(names[0], [names[1]], [key])[0, 0]) for some in (table, others)
     )
+    return abs(math.log(with_it / without)) if with_it > 0.0 and without > 0.0 else math.inf
+
+
+def _logs(plans: Sequence[PublishedPlans], table: Table) -> Array:
+    """Logarithms of the predicted times of published rows under a calibration."""
+    parts = []
+    for each in plans:
+        results = predicted(replace(each, catalog=each.catalog.with_tables([table])))
+        parts += [np.log(results.number(name)) for name in ("step_time", "tpot", "ttft") if name in results]
+    return np.concatenate(parts)
+
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Errors of published rows, and of the rows that use each constant: calibration row -> median."""
+
+    errors: Errors
+    of_constant: Mapping[int, float]
+
+
+def cross_validated(
+    published: Published, catalog: Catalog, step: Step | None = None, quantities: Sequence[str] = QUANTITIES
+) -> CrossValidation:
+    """Errors of published times or memory with and without their model in the fit, in row order; rows of ``group``
+    papers are excluded.
+    """
+    say = step if step is not None else _nothing
+    plans = plans_to_fit(published, catalog)
+    entries = errors_of(plans, quantities)
+    if not len(entries):
+        return CrossValidation(entries, {})
+    responses, rows = _responses(plans, entries, say)
+    errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, entries.model, say))
+    sizes = np.abs(np.expm1(errors.by_models))
+    of_constant = {
+        row: float(np.nanmedian(sizes[users]))
+        for row, users in zip(rows, responses.users, strict=True)
+        if not np.isnan(sizes[users]).all()
+    }
+    return CrossValidation(errors, of_constant)
+
+
+def left_out_together(
+    plans: PublishedPlans, quantities: Sequence[str], names: Callable[[PublishedPlans, Errors], np.ndarray]
+) -> tuple[Errors, Array]:
+    """Published rows, and their errors if all rows whose entries have the same of ``names`` are left out of the fit."""
+    entries = errors_of(plans, quantities)
+    responses, rows = _responses(plans, entries, _nothing)
+    return entries, _left_out(plans, entries, responses, rows, names(plans, entries), _nothing)
+
+
+def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
+    """Catalog with the software constants refitted to published rows as in the original fit. A constant that fewer than
+    eight rows inform keeps its value, or is dropped if it belongs to the software ``unknown``.
+    """
+    plans = plans_to_fit(published, catalog)
+    entries = errors_of(plans)
+    if not len(entries):
+        return catalog
+    every, table = np.full(len(entries), True), catalog.tables["calibration"]
+    held: set[tuple[str, ...]] = set()
+    if unknown:
+        parameters, places = as_parameters(table, entries.kind)
+        reference = without_reference(entries.kind, parameters, entries)
+        held = {parameters[at].key for at in reference}
+        table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
+    for _ in range(TURNS):
+        tried = replace(plans, catalog=plans.catalog.with_tables([table]))
+        entries = errors_of(tried)
+        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=held)
+        table = changed(table, values)
+        table = table.take(np.setdiff1d(np.arange(len(table)), gone if unknown else []))
+    return catalog.with_tables([table])
 
 
 def _nothing(_: str) -> None:
     return None
 
 
-def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
-    return catalog.with_tables([calibration_table(constants)])
+def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> tuple[Responses, list[int]]:
+    """Responses to the constants fitted on published rows of a kind, and positions of the constants in the sheet."""
+    parameters, rows = as_parameters(plans.catalog.tables["calibration"], entries.kind, MEMORY in entries.quantity)
+    return responses_of(plans, entries, parameters, say), rows
+
+
+def _left_out(
+    plans: PublishedPlans, entries: Errors, responses: Responses, rows: Sequence[int], groups: np.ndarray, say: Step
+) -> Array:
+    """Errors of each entry under constants fitted without the entries of its group."""
+    result = np.full(len(entries), math.nan)
+    table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
+    for name in sorted(set(groups.tolist())):
+        say("folds")
+        own = groups == name
+        values, gone = _refitted(entries, responses, rows, fitted & ~own, own)
+        kept = np.setdiff1d(np.arange(len(table)), gone)
+        some, errors = taken(plans, entries, own)
+        catalog = some.catalog.with_tables([changed(table, values).take(kept)])
+        result[own] = aligned(log_errors(replace(some, catalog=catalog), set(entries.quantity.tolist()))[0], errors)
+    return result
+
+
+def _refitted(
+    entries: Errors,
+    responses: Responses,
+    places: Sequence[int],
+    chosen: np.ndarray,
+    left_out: np.ndarray | None = None,
+    held: Collection[tuple[str, ...]] = (),
+) -> tuple[dict[int, float], list[int]]:
+    """Constants refitted to some entries, by row of the sheet, and the constants for which the entries are too few. If
+    few entries are left out, only the constants that they use move, from their current values.
+    """
+    few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
+    spreads: Sequence[float] = SPREADS
+    concerned = np.full(len(responses.parameters), True)
+    if left_out is not None:
+        spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
+        chosen = chosen & responses.users[concerned].any(axis=0)
+    parameters = [
+        replace(one, fixed=is_few or not used or one.key in held, start=min(max(one.first, one.low), one.high))
+        for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+    ]
+    rows = np.flatnonzero(chosen)
+    problem = responses.of(rows).problem(entries.take(rows))
+    values = solve(problem, parameters, spreads=spreads).values
+    gone = [row for one, row, is_few in zip(parameters, places, few, strict=True) if is_few and one.software != ANY]
+    return dict(zip(places, values.tolist(), strict=True)), gone
+
+
+# --- a generation or a software left out ---------------------------------------------------------------------------
+
+
+def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
+    """Rows of an accelerator, a generation, a software or a source; case does not matter."""
+    own = accelerators_of(name, catalog)
+    if own:
+        return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
+    used = software_of(published, catalog)
+    if name.casefold() in used:
+        return published.take([row for row, software in enumerate(used) if software == name.casefold()])
+    return published.take([row for row, source in enumerate(published.text["source_id"]) if of_source(source, name)])
+
+
+def left_out(catalog: Catalog, name: str) -> Catalog:
+    """Catalog refitted without any measurement of an accelerator, a generation, a software or a source. Kernels are
+    refitted without the accelerators; software constants of the left-out name are dropped, and the remaining ones are
+    refitted. Raises InputError for an unknown name.
+    """
+    measured, wanted = read_measured(), name.casefold()
+    kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
+    gone = own or _machines_of(measured, catalog, name)
+    if gone and gone <= accelerators_by_line(catalog):
+        shared, constants = machine_constants(kept, catalog, "")
+        return and_constants(shared, constants)
+    table = catalog.tables["calibration"]
+    kernels = not_published(table)
+    base = table.take(kernels)
+    if own:
+        base = calibration_table([*fit_kernels(kept.kernels, catalog, ""), *lost_ratios(kept, catalog)])
+    others = [row for row in range(len(table)) if row not in set(kernels)]
+    remaining = [row for row in others if not _is_of(table, row, wanted, not own)]
+    known = catalog.with_tables([joined_tables(base, table.take(remaining))])
+    for before, rows in ((measured.training, kept.training), (measured.inference, kept.inference)):
+        if own or len(rows) < len(before):
+            known = refitted(rows, known, unknown=True)
+    return of_what_was_not_measured(known, kept.training)
+
+
+def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
+    """Accelerators, casefolded, in the published rows of a name; every accelerator of a source or software."""
+    sheets = [rows_of(rows, catalog, name) for rows in (measured.training, measured.inference)]
+    return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
+
+
+def lost_ratios(kept: Measured, catalog: Catalog) -> list[FittedConstant]:
+    """Declared defaults of documented ratios to measured products of a generation of which no kernel is left. The ratio
+    of gradient products to the forward product stays: both times are predicted.
+    """
+    measured = {str(row["gpu"]).casefold() for row in kept.kernels}
+    return [
+        FittedConstant(family, *key, name, declared_constants()[family][name].default)
+        for (family, name), rows in documented_rows().items()
+        for key in rows
+        if family in ("gemm", "serving_experts") and name != "gradient_slowdown" and key[0] != ANY
+        if not accelerators_of(key[0], catalog) & measured
+    ]
+
+
+def not_published(table: Table) -> list[int]:
+    """Rows of a calibration sheet that come neither from published runs nor from readings: kernels."""
+    rows = enumerate(zip(table.text("source").tolist(), table.text("family").tolist(), strict=True))
+    return [at for at, (source, family) in rows if not source.startswith(tuple(SOURCES.values())) and family != "band"]
+
+
+def _is_of(table: Table, row: int, name: str, software: bool) -> bool:
+    if software:
+        return belongs_to(str(table.text("software", ANY)[row]).casefold(), name)
+    return str(table.text("generation", ANY)[row]).casefold() == name
+
+
+def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
+    """Catalog with fallback constants for unmeasured machines, software and precisions."""
+    known = training_constants(catalog.tables["calibration"], "")
+    result = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
+    result += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
+    with_kernels = and_constants(catalog, result)
+    known = [one for one in known if one.software != ANY]
+    return and_constants(with_kernels, of_other_software(published, with_kernels, known))

@@ -8,16 +8,23 @@ and gives the error. Unmeasured constants are derived or assumed, and marked as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.units import factor
-from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, inside_value, rounded, solve
-from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
+from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, declared_values, rounded, solve
+from xlperf.calibrate.pooled_kernels import (
+    SOURCE,
+    best_products,
+    fitted_weights,
+    library_tiles,
+    shared_attention,
+    shared_products,
+    tiles_of,
+)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.attention import softmax_time
@@ -39,10 +46,9 @@ from xlperf.measurements.kernels import (
 )
 
 Key = tuple[str, str, str, str]
+"""Family, generation, precision and software."""
 Scalar = TypeVar("Scalar", float, Array)
 
-LONG = 50.0
-_SHORT_WEIGHT = 0.5
 _STARTS = (1.0, 0.5, 1.5)
 _NARROW = (0.2, 0.05)
 _LAUNCH_SHARE = 0.25
@@ -59,6 +65,8 @@ _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
 _FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
 _FLASH_FAMILIES = ("attention", "attention_backward")
+_BOTH = ("compute_efficiency", "softmax_flop", "tile_time")
+"""Constants that runs of both passes of attention inform."""
 _SHARES = ("compute_efficiency", "memory_efficiency")
 _STARTING = ("launch_time", "step_factor", "bulk_factor")
 _INNER = (*_STARTING, "low_latency_efficiency", "bandwidth_efficiency", "group_penalty")
@@ -77,7 +85,8 @@ class KernelFit:
     @property
     def held_back_error(self) -> float:
         """Median absolute error of the held-out rows."""
-        return float(np.median(np.abs(self.error[self.rows.held_back]))) if self.rows.held_back.any() else math.nan
+        held = self.rows.held_back
+        return float(np.median(np.abs(self.error[held]))) if held.any() else math.nan
 
     @property
     def constants(self) -> dict[str, float]:
@@ -86,10 +95,8 @@ class KernelFit:
 
 
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of all kernel families.
-
-    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; the calibration of ``catalog`` is not used.
-    The same rows give the same constants in the same order.
+    """Fit the constants of all kernel families to rows of the sheet ``kernels``; the calibration of ``catalog`` is not
+    used.
     """
     result = measurements(rows, catalog)
     products = result.families.get("gemm")
@@ -98,7 +105,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _early_conversion(constants)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
-    constants += _fall_backs(constants, date)
+    constants += _fall_backs(constants)
     constants += shared + library_tiles(date)
     if "attention" in result.families:
         attention = result.families["attention"]
@@ -111,10 +118,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
 def fitted_groups(
     result: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()
 ) -> dict[Key, KernelFit]:
-    """Fit every group of measurements that is large enough.
-
-    ``shared`` has the GEMM constants common to all generations, for constants that a group does not fit.
-    """
+    """Fit every group of measurements that is large enough; ``shared`` has GEMM constants that a group does not fit."""
     groups = _groups(result, catalog)
     fits: dict[Key, KernelFit] = {}
     for key in sorted(groups, key=_fit_order):
@@ -163,7 +167,7 @@ def _choice(
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Constants that a group fits, and its base of constants from the calibration look-up order."""
     family, generation, precision, software = key
-    base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
+    base = declared_values(family)
     for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
         mine = [one for one in shared if (one.family, one.precision, one.software) == (family, wider, ANY)]
         base |= {one.constant: one.value for one in mine}
@@ -205,19 +209,6 @@ def _choice(
         return (*_INNER, "middle_share"), base
     adds_up = family == "all_reduce" and bool((rows.machine.network.in_network_reduction[:, 0] == 1.0).any())
     return (*_INNER, *(("in_network_efficiency",) if adds_up else ())), base
-
-
-def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
-    """Row weights: lower for short kernels and for sources with many rows; 0 for held-out rows.
-
-    A group with fewer than ``fewest`` rows holds none out. The weight per row falls with the number of rows of its
-    source to the power ``crowding``.
-    """
-    count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
-    most = max(count.values())
-    share = np.array([(count[source] / most) ** -crowding for source in rows.source_id])
-    weights = share * np.where(rows.time > LONG * factor("us"), 1.0, _SHORT_WEIGHT)
-    return np.where(rows.held_back & (len(rows) > fewest), 0.0, weights)
 
 
 def _columns(values: Mapping[str, float]) -> dict[str, Array]:
@@ -292,34 +283,28 @@ def _starts(names: Sequence[str], start: Array) -> list[Array]:
 def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
     """Fit the backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
     family, generation, precision, software = key
-    names = ("compute_efficiency", "softmax_flop", "tile_time")
-    base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
+    base = declared_values(family)
     own = fits.get(("attention", generation, precision, software))
     if own is not None:
         shared = fits.get(("attention", generation, precision, ANY), own).constants
         base |= {name: shared[name] for name in ("imbalance", "memory_efficiency", "serial_share", "softmax_flop")}
-        return [_fit(key, rows, names, base, _columns(own.constants))]
-    ratio = _backward_ratio(fits)
-    declared = declared_constants()["attention"]
-    shared = {name: inside_value("attention", name, one.default) for name, one in declared.items()}
+        return [_fit(key, rows, _BOTH, base, _columns(own.constants))]
+    shared = declared_values("attention")
     measured = next((fit for other, fit in fits.items() if other[0] == "attention" and other[3] == FLASH_2), None)
     shared |= measured.constants if measured else {}
-    return _fit_both(key, rows, shared, base, ratio)
+    return _fit_both(key, rows, shared, base, _backward_ratio(fits))
 
 
 def _fit_both(
     key: Key, rows: KernelRows, forward: Mapping[str, float], backward: Mapping[str, float], ratio: float
 ) -> list[KernelFit]:
     """Fit runs of both passes with one efficiency, the backward pass's a fixed share of the forward pass's."""
-    names = ("compute_efficiency", "softmax_flop", "tile_time")
-    declared = declared_constants()["attention"]
 
     def time_of(constants: Constants) -> Array:
         second = {**_columns(backward), **backward_constants(constants, ratio)}
         return predicted_time(rows, second, {**_columns(forward), **constants})
 
-    defaults = {name: inside_value("attention", name, declared[name].default) for name in names}
-    first = _solved("attention", rows, names, defaults, time_of)
+    first = _solved("attention", rows, _BOTH, declared_values("attention"), time_of)
     second = {name: rounded(value) for name, value in backward_constants(first, ratio).items()}
     time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
     error = time[:, 0] / rows.time - 1.0
@@ -365,34 +350,18 @@ def _pair_rate(fit: KernelFit, products: float) -> float:
     return float(flop / (time * peak))
 
 
-def _row_of(key: Key, name: str, value: float, fit: KernelFit, date: str) -> FittedConstant:
-    family, generation, precision, software = key
-    fitted = int((~fit.rows.held_back).sum())
-    sources = " ".join(sorted(set(fit.rows.source_id)))
-    return FittedConstant(
-        family,
-        generation,
-        precision,
-        software,
-        name,
-        value,
-        f"{sources}: {fitted} of {len(fit.rows)} rows, the others by hash of their shape held back",
-        fitted,
-        rounded(fit.held_back_error),
-        date,
-        "rows of the sheet kernels in validation.xlsx",
-        notes="error: median of the rows held back",
-    )
-
-
 def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
-    results = [_row_of(fit.key, name, value, fit, date) for name, value in fit.values.items()]
+    number, sources = int((~fit.rows.held_back).sum()), " ".join(sorted(set(fit.rows.source_id)))
+    words = f"{sources}: {number} of {len(fit.rows)} rows, the others by hash of their shape held back"
+    median = rounded(fit.held_back_error)
+    notes = "error: median of the rows held back"
+    row = FittedConstant(*fit.key, "", 0.0, words, number, median, date, SOURCE, notes=notes)
+    results = [replace(row, constant=name, value=value) for name, value in fit.values.items()]
     if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
         # All constants, so that fallbacks of unmeasured generations never mix with constants fitted here.
+        row = row.assumed("not fitted, held while fitting", error=median)
         results += [
-            replace(_row_of(fit.key, name, value, fit, date), kind="assumption", notes="not fitted, held while fitting")
-            for name, value in fit.base.items()
-            if name not in fit.values
+            replace(row, constant=name, value=value) for name, value in fit.base.items() if name not in fit.values
         ]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
@@ -404,51 +373,11 @@ def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstan
     """FP8 conversion by a release that moved twice the bytes, on generations without measurements of it."""
     by_name = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
     return [
-        replace(one, software=TENSORRT_1_2, value=_EARLY_BYTES * one.value, kind="assumption", error=math.nan,
-                notes="twice what its later releases move")
+        one.assumed("twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * one.value)
         for one in by_name.values()
         if (one.precision, one.software) == ("fp8", ANY)
         and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
-    ]  # fmt: skip
-
-
-def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
-    """GEMM efficiency from the best published rate, for generations without a sweep of shapes."""
-    accelerators = catalog.tables["accelerators"]
-    names = [str(name).casefold() for name in accelerators.text("accelerator")]
-    best: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        name, dtype = str(row.get("gpu") or "").casefold(), str(row.get("dtype") or "")
-        if row.get("kind") != "gemm_max" or name not in names or dtype not in ("bf16", "fp8"):
-            continue
-        at = names.index(name)
-        generation = str(accelerators.text("generation")[at])
-        peak = float(accelerators.number(f"peak_flop_rate_{dtype}")[at])
-        rate = float(str(row.get("tflops") or "nan")) * factor("TFLOP/s")
-        if generation not in known and math.isfinite(rate / peak):
-            best.setdefault((generation, dtype), []).append(rate / peak)
-    results: list[FittedConstant] = []
-    for (generation, dtype), shares in sorted(best.items()):
-        highest = declared_constants()["gemm"]["compute_efficiency"].high
-        reached = FittedConstant(
-            "gemm",
-            generation,
-            dtype,
-            ANY,
-            "compute_efficiency",
-            rounded(min(float(np.median(shares)), highest)),
-            "ml_engineering_mamf",
-            len(shares),
-            math.nan,
-            date,
-            "rows of kind gemm_max of the sheet kernels in validation.xlsx",
-            kind="estimate",
-            notes="best rate found over shapes, over the peak; median of the accelerators of the generation",
-        )
-        said = "in the rate, which was measured under the power limit"
-        none = replace(reached, constant="energy_per_flop", value=0.0, kind="assumption", notes=said)
-        results += [reached, none]
-    return results
+    ]
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
@@ -457,14 +386,13 @@ def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[Fi
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
     values = backward_constants(usual, ratio)
     return [
-        replace(one, family="attention_backward", value=rounded(values[one.constant]), kind="assumption",
-                error=math.nan, notes=note)
+        one.assumed(note, family="attention_backward", value=rounded(values[one.constant]))
         for one in forward
         if one.software == ANY
-    ]  # fmt: skip
+    ]
 
 
-def _fall_backs(constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
+def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Fallback constants of unmeasured generations: all constants of one measured generation."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
     for one in constants:
@@ -474,8 +402,6 @@ def _fall_backs(constants: Sequence[FittedConstant], date: str) -> list[FittedCo
     results = []
     for (_, precision), known in groups.items():
         reference = next(generation for generation in _REFERENCES if generation in known)
-        for one in known[reference]:
-            fallback = replace(one, generation=ANY, precision=precision, fit_set="", num_rows=0)
-            note = f"as {reference}, for generations without measurements of their own"
-            results.append(replace(fallback, error=math.nan, kind="assumption", date=date, notes=note))
+        note = f"as {reference}, for generations without measurements of their own"
+        results += [one.unmeasured(note, generation=ANY, precision=precision) for one in known[reference]]
     return results

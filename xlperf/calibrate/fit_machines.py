@@ -1,9 +1,12 @@
-"""Training stacks and engines on accelerators with few published runs: partial pooling towards any machine.
+"""Constants for accelerators, generations, software and precisions with few published runs, or with none.
 
 Rows of the groups ``other-*`` are fitted separately from NVIDIA rows and on top of their constants: the overheads of a
-vendor line (cdna, tpu, gaudi, trainium) beyond them. ``machine_software.csv`` lists the fitted constants. A constant
-that the rows do not identify equals its value for any machine. Serving on TPU had no rows when the model was made; it
-is fitted on rows read later (group ``other-tpu-later``).
+vendor line (cdna, tpu, gaudi, trainium) beyond them, with partial pooling towards any machine. ``machine_software.csv``
+lists the fitted constants. A constant that the rows do not identify equals its value for any machine. Serving on TPU
+had no rows when the model was made; it is fitted on rows read later (group ``other-tpu-later``).
+
+Software without separate constants uses the values for all software, and a kernel slowdown from leave-one-stack-out
+predictions of the measured stacks.
 """
 
 from __future__ import annotations
@@ -11,54 +14,200 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, added
 from xlperf.base.units import factor
-from xlperf.calibrate.fit import Measured, accelerators_of
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
-from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     FittedConstant,
     Parameter,
     Problem,
     Solution,
+    and_constants,
     fit_set,
     rounded,
     solve,
     without_repeats,
 )
+from xlperf.calibrate.pooled_kernels import fit_machine_kernels
 from xlperf.calibrate.published_errors import (
     Errors,
+    Measured,
+    accelerators_of,
+    aligned,
     colours_of,
     errors_of,
+    log_errors,
+    may_be_fitted,
     plans_of,
+    plans_to_fit,
     published_problem,
     rows_of_machines,
     taken,
     users_of,
+    vendor_lines,
+    weighted_quantile,
 )
-from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
+from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants, same_kernels
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.software import with_software_defaults
+from xlperf.measurements.comparison import STEP_TIME
 from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import Published, PublishedPlans
 
-SOURCE = "published rows of other machines in validation.xlsx"
+STACK, EXPERTS = "training_software", "experts"
+SLOWDOWN = STACK, "kernel_slowdown"
+"""Constant that unmeasured software needs beside the constants of all software."""
+_APART = ("nanotron*", "*-simumax")
+"""Software excluded from the slowdown of unmeasured software: a sweep of good and bad mappings, in which the slowdown
+also absorbs network effects, and runs on one slow machine.
+"""
+_UNMEASURED = "software that nobody measured"
+_TRIED = (1.0, 1.1, 1.25, 1.5, 2.0)
+_NEEDED = (
+    "mean of what measured software needs beside the constants of all software, for software without one of its own"
+)
+_QUANTISED = ("fp8", "int8", "fp4", "int4")
+"""Storage precisions of expert weights below 16 bits."""
+
+
+def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Expert constants of unmeasured precisions below 16 bits, copied from measured ones: padding and scales slow
+    grouped GEMMs of few tokens in all of them alike.
+    """
+    groups: dict[str, list[FittedConstant]] = {}
+    for row in rows:
+        if row.family == "serving_experts" and (row.generation, row.software) == (ANY, ANY):
+            groups.setdefault(row.constant, []).append(row)
+    results = []
+    for some in groups.values():
+        own = [row for row in some if row.precision in _QUANTISED]
+        if len(own) < 2 or any(row.precision == ANY for row in some):
+            continue
+        value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
+        missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
+        results += [
+            own[0].unmeasured("mean of the other precisions below 16 bits", precision=name, value=value)
+            for name in missing
+        ]
+    return results
+
+
+def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Mean kernel efficiencies of a stack, for generations without rows of it."""
+    groups: dict[tuple[str, str, str, str], list[FittedConstant]] = {}
+    for row in rows:
+        if row.family not in (STACK, EXPERTS) and row.generation != ANY:
+            groups.setdefault((row.family, row.precision, row.software, row.constant), []).append(row)
+    return [
+        replace(
+            some[0],
+            generation=ANY,
+            value=rounded(added(one.value for one in some) / len(some)),
+            fit_set=" ".join(one.fit_set for one in some if one.fit_set),
+            num_rows=sum(one.num_rows for one in some),
+            notes="mean of the generations that were fitted",
+        )
+        for some in groups.values()
+    ]
+
+
+def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Slowdown of software on generations without rows of it: the geometric mean of its slowdown on other generations
+    and the median over all software, since both vary about as much.
+    """
+    own: dict[str, dict[str, FittedConstant]] = {}
+    for row in rows:
+        if (row.family, row.constant) == SLOWDOWN and not _apart(row.software):
+            own.setdefault(row.software, {})[row.generation] = row
+    logs = {
+        name: math.log(some[ANY].value)
+        if ANY in some
+        else added(math.log(one.value) for one in some.values()) / len(some)
+        for name, some in own.items()
+    }
+    middle = float(np.median(list(logs.values()))) if logs else 0.0
+    return [
+        replace(
+            next(iter(some.values())),
+            generation=ANY,
+            value=rounded(math.exp(0.5 * (logs[name] + middle))),
+            fit_set=" ".join(one.fit_set for one in some.values() if one.fit_set),
+            num_rows=sum(one.num_rows for one in some.values()),
+            notes="half way between other generations and the median of software",
+        )
+        for name, some in own.items()
+        if ANY not in some
+    ]
+
+
+def _apart(software: str) -> bool:
+    return software == ANY or any(fnmatchcase(software, one) for one in _APART)
+
+
+def of_other_software(published: Published, catalog: Catalog, rows: Sequence[FittedConstant]) -> list[FittedConstant]:
+    """Kernel slowdown of unmeasured software: at this value the mean over measured stacks, each predicted with the
+    constants of all software, of their median log errors is zero. Empty if a slowdown of all software was fitted.
+    """
+    known = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
+    stacks = {row.software for row in known if not _apart(row.software)}
+    if not stacks or any(row.software == ANY for row in known):
+        return []
+
+    def needed(slowdown: float) -> FittedConstant:
+        return known[0].unmeasured(_NEEDED, generation=ANY, software=ANY, value=slowdown)
+
+    plans = plans_to_fit(published, catalog)
+    entries = errors_of(plans, (STEP_TIME,))
+    alike = [same_kernels(name) in stacks for name in entries.software.tolist()]
+    own = np.array(alike, dtype=bool) & may_be_fitted(plans, entries)
+    plans, entries = taken(plans, entries, own)
+    means = []
+    for slowdown in _TRIED:
+        result = needed(slowdown)
+        errors, _ = log_errors(
+            replace(_without_name(plans), catalog=and_constants(plans.catalog, [result])), (STEP_TIME,)
+        )
+        medians = _medians(entries.software, entries.family, aligned(errors, entries))
+        means.append(added(medians) / len(medians))
+    value = rounded(math.exp(float(np.interp(0.0, means, [math.log(slowdown) for slowdown in _TRIED]))))
+    return [needed(value)]
+
+
+def _without_name(plans: PublishedPlans) -> PublishedPlans:
+    """Plans, with what their software does by default, of software that has no constants of its own."""
+    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    table = with_software_defaults(plans.plans, plans.catalog, models)
+    columns = {**table.columns, "software": np.full(len(table), _UNMEASURED, dtype=object)}
+    return replace(plans, plans=Table(table.kind, columns, table.place, table.auto))
+
+
+def _medians(software: np.ndarray, family: np.ndarray, errors: Array) -> list[float]:
+    """Median error of each software; a model on an accelerator counts once."""
+    results = []
+    for name in sorted(set(software.tolist())):
+        own = software == name
+        _, at, count = np.unique(family[own].astype(str), return_inverse=True, return_counts=True)
+        results.append(weighted_quantile(errors[own], 1.0 / count[at], 0.5))
+    return results
+
+
+MACHINE_SOURCE = "published rows of other machines in validation.xlsx"
 """Prefix of the source of a constant fitted on published rows of machines by line."""
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Published rows of one kind as plans, with their errors, vendor lines and the row order of their sheet."""
+class _Rows(NamedTuple):
+    """Published rows of one kind as plans, with their errors and the row order of their sheet."""
 
-    published: Published
     plans: PublishedPlans
     entries: Errors
-    line: np.ndarray
     order: Sequence[str]
 
 
@@ -80,42 +229,28 @@ def accelerators_by_line(catalog: Catalog) -> set[str]:
 
 
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the overheads of stacks and engines on each vendor line, beyond kernels and pooled constants.
-
-    Rows of other machines are ignored, and a line without rows gets no constants. ``catalog`` has the calibration that
-    the lines are pooled towards. The same rows give the same constants in the same order.
+    """Fit the overheads of stacks and engines on each vendor line, beyond kernels and the constants of ``catalog`` that
+    they are pooled towards.
     """
-    rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
+    sheets: list[_Rows] = []
+    for one in published:
+        if len(of_machines := rows_of_machines(one)):
+            plans = plans_of(of_machines, catalog)
+            sheets.append(_Rows(plans, errors_of(plans), one.text["row_id"]))
     results: list[FittedConstant] = []
     for line in sorted(set(machine_lines(catalog).values())):
-        results += _line_constants(rows, line, catalog, date)
-    return _completed(results, catalog, date)
-
-
-def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: str) -> list[FittedConstant]:
-    own = [_of_line(one, line) for one in rows if (one.line == line).any()]
-    parameters = _parameters(own, line, catalog) if own else []
-    if not parameters:
-        return []
-    return _sheet_rows(own, parameters, solve(_problem(own, parameters), parameters), date)
-
-
-def _completed(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Constants extended to lines without rows and to other stacks on a line."""
-    return [*constants, *_of_other_lines(constants, catalog, date), *_of_other_stacks(constants)]
-
-
-def _of_line(rows: _Rows, line: str) -> _Rows:
-    plans, entries = taken(rows.plans, rows.entries, rows.line == line)
-    return _Rows(plans.published, plans, entries, rows.line[rows.line == line], rows.order)
-
-
-def _rows(published: Published, catalog: Catalog) -> _Rows:
-    own, lines = rows_of_machines(published), machine_lines(catalog)
-    plans = plans_of(own, catalog)
-    entries = errors_of(plans)
-    line = np.array([lines.get(kind, "") for kind in entries.generation.tolist()], dtype=object)
-    return _Rows(own, plans, entries, line, published.text["row_id"])
+        masks = [vendor_lines(each.entries, catalog) == line for each in sheets]
+        rows = [
+            _Rows(*taken(each.plans, each.entries, mask), each.order)
+            for each, mask in zip(sheets, masks, strict=True)
+            if mask.any()
+        ]
+        parameters = _parameters(rows, line, catalog) if rows else []
+        if parameters:
+            results += _sheet_rows(rows, parameters, solve(_problem(rows, parameters), parameters), date)
+    # Stacks that no row of a line has take the constants of its fitted stack.
+    copies = [one.unmeasured(f"as {one.software}", software=ANY) for one in results if one.software != ANY]
+    return [*results, *_of_other_lines(results, catalog, date), *copies]
 
 
 def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
@@ -184,7 +319,7 @@ def _generations(rows: Sequence[_Rows]) -> list[str]:
 
 def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
     """Training and inference rows as one least-squares problem."""
-    problems = [published_problem(one.plans, one.entries, parameters, np.full(len(one.entries), True)) for one in rows]
+    problems = [published_problem(one.plans, one.entries, parameters) for one in rows]
 
     def residuals(trials: Array) -> Array:
         return np.concatenate([problem.residuals(trials) for problem in problems], axis=1)
@@ -217,26 +352,15 @@ def _sheet_rows(
         below = [other for other, special in enumerate(parameters) if special.parent == at]
         own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
         named = {names[row] for row in own.tolist()}
-        results.append(
-            FittedConstant(
-                one.family,
-                one.generation,
-                one.precision,
-                one.software,
-                one.constant,
-                rounded(float(solution.values[at]) / factor(one.declared.unit)),
-                " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text),
-                len(named),
-                rounded(float(np.median(np.abs(np.expm1(solution.residuals[own]))))),
-                date,
-                SOURCE,
-                notes=_said(one, float(solution.values[at])),
-            )
-        )
+        fitted = " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text)
+        error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[own])))))
+        value, notes = float(solution.values[at]), _remark(one, float(solution.values[at]))
+        inside = rounded(value / factor(one.declared.unit))
+        results.append(FittedConstant(*one.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes))
     return results
 
 
-def _said(one: Parameter, value: float) -> str:
+def _remark(one: Parameter, value: float) -> str:
     """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     low, high = one.bounds
@@ -260,32 +384,7 @@ def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date:
         for line in (name for name in lines if name not in known):
             today = _today(row, line, ANY, catalog) / factor(declared_constants()[row["family"]][row["constant"]].unit)
             mean = math.exp(float(np.mean(np.log([today, *known.values()]))))
-            more.append(
-                FittedConstant(
-                    row["family"],
-                    line,
-                    row["precision"],
-                    ANY,
-                    row["constant"],
-                    rounded(mean),
-                    "",
-                    0,
-                    math.nan,
-                    date,
-                    SOURCE,
-                    kind="assumption",
-                    notes="not measured: mean of any machine and of the lines that were fitted",
-                )
-            )
+            key = (row["family"], line, row["precision"], ANY, row["constant"])
+            one = FittedConstant(*key, rounded(mean), date=date, source=MACHINE_SOURCE)
+            more.append(one.assumed("not measured: mean of any machine and of the lines that were fitted"))
     return more
-
-
-def _of_other_stacks(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Constants of unmeasured stacks on a line, copied from its fitted stack."""
-    return [
-        replace(
-            one, software=ANY, fit_set="", num_rows=0, error=math.nan, kind="assumption", notes=f"as {one.software}"
-        )
-        for one in constants
-        if one.software != ANY
-    ]

@@ -16,20 +16,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.fit_unmeasured import (
-    SLOWDOWN,
-    and_constants,
-    kernels_of_other_generations,
-    of_other_precisions,
-    of_other_software,
-)
+from xlperf.calibrate.fit_machines import SLOWDOWN, kernels_of_other_generations, of_other_precisions, of_other_software
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
     SPREADS,
@@ -37,6 +31,7 @@ from xlperf.calibrate.fitter import (
     Parameter,
     Problem,
     Solution,
+    and_constants,
     fit_set,
     most_telling,
     pooled_parameters,
@@ -51,13 +46,13 @@ from xlperf.calibrate.published_errors import (
     may_be_fitted,
     plans_to_fit,
     published_problem,
-    row_of_sheet,
     stored_precision,
     taken,
     users_of,
 )
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
 from xlperf.measurements.comparison import LAYER_TIME, MEMORY, STEP_TIME
 from xlperf.measurements.published import Published, PublishedPlans
 
@@ -86,8 +81,8 @@ class Responses:
         group, users = self.group[:, entries], self.users[:, entries]
         return replace(self, group=group, users=users, change=self.change[:, :, entries], now=self.now[entries])
 
-    def problem(self, entries: Errors, chosen: np.ndarray) -> Problem:
-        """Least-squares problem of some entries, with residuals from the sum of the responses."""
+    def problem(self, entries: Errors) -> Problem:
+        """Least-squares problem of the entries, with residuals from the sum of the responses."""
         which = [np.flatnonzero(users) for users in self.users]
         changes = [change[:, users] for change, users in zip(self.change, which, strict=True)]
 
@@ -101,7 +96,7 @@ class Responses:
                     errors[users] += (1.0 - share) * change[below] + share * change[below + 1]
             return result
 
-        return Problem(residuals, entries.weights(chosen), self.users, colours_of(self.parameters))
+        return Problem(residuals, entries.weights, self.users, colours_of(self.parameters))
 
 
 def trial_values(family: str, name: str, value: float) -> Array:
@@ -122,10 +117,8 @@ def trial_values(family: str, name: str, value: float) -> Array:
 def responses_of(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], say: Callable[[str], None] | None = None
 ) -> Responses:
-    """Sample the errors of published rows around the first values of the parameters.
-
-    The bounds of the search are the first and last sampled value. The parameters replace rows of the calibration of
-    ``plans``; ``say`` receives a word before each evaluation of all rows.
+    """Sample the errors of published rows around the first values of the parameters; the first and last sample bound
+    the search.
     """
     points = np.array([_within(one) for one in parameters]).reshape(-1, len(_FACTORS))
     trials = [
@@ -133,7 +126,7 @@ def responses_of(
         for one, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
     ]
     colours, users = colours_of(parameters), users_of(plans, entries, parameters)
-    problem = published_problem(plans, entries, parameters, np.full(len(entries), True))
+    problem = published_problem(plans, entries, parameters)
     first = np.array([one.first for one in parameters])
     now = problem.residuals(first[None, :])[0]
     change = np.zeros((*points.shape, len(entries)))
@@ -171,26 +164,17 @@ _OF_OTHERS = "mean of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
-def fit_training(
-    published: Published, catalog: Catalog, date: str, known: Sequence[FittedConstant] = ()
-) -> list[FittedConstant]:
-    """Fit the constants of every training stack, including its kernels and experts, jointly.
-
-    Times of single layers are fitted beside step times; rows of ``group`` papers are excluded. A stack with fewer than
-    eight rows gets no separate constants. Constants in ``known`` skip the selection: only their values are fitted, from
-    the current ones. Errors of held-out rows are not filled in.
+def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Fit the constants of every training stack, including its kernels and experts, jointly, to step times and times of
+    single layers.
     """
-    result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
+    result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME))
     result += kernels_of_other_generations(result)
     return result + of_other_software(published, and_constants(catalog, result), result)
 
 
 def _fit_times(
-    published: Published,
-    catalog: Catalog,
-    date: str,
-    quantities: Sequence[str] = QUANTITIES,
-    known: Sequence[FittedConstant] = (),
+    published: Published, catalog: Catalog, date: str, quantities: Sequence[str] = QUANTITIES
 ) -> list[FittedConstant]:
     """Fit the constants of row times jointly, with backward elimination."""
     plans = plans_to_fit(published, catalog)
@@ -198,21 +182,15 @@ def _fit_times(
     if not len(entries) or entries.num_rows(may_be_fitted(plans, entries)) < FEWEST_ROWS:
         return []
     plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
-    every = np.full(len(entries), True)
-    if known:
-        parameters, _ = pooled_parameters([_as_parameter(one) for one in known], range(len(known)))
-    else:
-        parameters = family_parameters(published.kind, plans, entries, every)
-    if not known:
-        some, errors = taken(plans, entries, _thinned(entries))
-        parameters, solution = _solved(some, errors, parameters, SPREADS)
-        groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
-        own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
-        kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
-        pooled = Counter(parameters[at].parent for at in kept)
-        shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
-        parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
-    parameters, solution = _solved(plans, entries, parameters, SPREADS if known else SPREADS[-1:])
+    parameters = family_parameters(published.kind, plans, entries)
+    parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
+    groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
+    own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
+    kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
+    pooled = Counter(parameters[at].parent for at in kept)
+    shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
+    parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
+    parameters, solution = _solved(plans, entries, parameters, SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
 
@@ -220,11 +198,11 @@ def _solved(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], spreads: Sequence[float]
 ) -> tuple[list[Parameter], Solution]:
     """The fitted parameters, with responses sampled again around each solution."""
-    result, every = list(parameters), np.full(len(entries), True)
+    result = list(parameters)
     for turn in range(TURNS):
         responses = responses_of(plans, entries, result)
         solution = solve(
-            responses.problem(entries, every), responses.parameters, spreads=spreads if not turn else spreads[-1:]
+            responses.problem(entries), responses.parameters, spreads=spreads if not turn else spreads[-1:]
         )
         result = _started(result, solution)
     return result, solution
@@ -255,14 +233,13 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     plans = plans_to_fit(printed, catalog)
     entries = errors_of(plans, (MEMORY,))
     results: list[FittedConstant] = []
-    for name in _named(entries.software):
+    for name in sorted(set(entries.software.tolist())):
         own = entries.software == name
         if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
             continue
         some, errors = taken(plans, entries, own)
-        every = np.full(len(errors), True)
-        parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors, every)]
-        solution = solve(published_problem(some, errors, parameters, every), parameters)
+        parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors)]
+        solution = solve(published_problem(some, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
         results += [
             replace(one, error=rounded(error))
@@ -272,10 +249,7 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
 
 
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the overheads of serving engines beyond kernels, all constants jointly.
-
-    Rows of ``group`` papers and rows for prediction only are excluded. Errors of held-out rows are not filled in.
-    """
+    """Fit the overheads of serving engines beyond kernels, all constants jointly."""
     result = _fit_times(published, catalog, date)
     return result + of_other_precisions(result)
 
@@ -283,21 +257,24 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
 # --- which parameters there are ------------------------------------------------------------------------------------
 
 
-def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> list[Parameter]:
-    """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first.
+def _families(fit: str = "", key: tuple[str, ...] = ()) -> list[dict[str, str]]:
+    """Rows of ``fitted_families.csv``, of one fit or of one family and constant if these are given."""
+    rows = resources.rows("calibrate/fitted_families.csv")
+    return [row for row in rows if fit in ("", row["fit"]) and key in ((), (row["family"], row["constant"]))]
 
-    ``fit`` is training, memory or inference; ``chosen`` masks the entries that count.
-    """
+
+def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[Parameter]:
+    """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first."""
     columns = {
         "software": entries.software,
         "generation": entries.generation,
         "precision": np.array(stored_precision(plans), dtype=object)[entries.plan],
     }
     parameters: list[Parameter] = []
-    for row in resources.rows("calibrate/fitted_families.csv"):
-        own = chosen & _named_software(entries.software, row["software"])
+    for row in _families(fit):
+        own = _named_software(entries.software, row["software"])
         own &= entries.experts | (row["rows"] == "")
-        if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
+        if entries.num_rows(own) < FEWEST_ROWS:
             continue
         known: dict[tuple[tuple[str, str], ...], int] = {}
         for level in row["levels"].split(" > "):
@@ -330,23 +307,18 @@ def least_value(fit: str, family: str, constant: str) -> float:
     >>> least_value("training", "experts", "product_slowdown")
     1.0
     """
-    named = [
-        row
-        for row in resources.rows("calibrate/fitted_families.csv")
-        if (row["family"], row["constant"]) == (family, constant)
-    ]
-    return max((float(row["low"]) for row in named if row["fit"] == fit and row["low"]), default=math.nan)
+    named = _families(fit, (family, constant))
+    return max((float(row["low"]) for row in named if row["low"]), default=math.nan)
 
 
 def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
-    """Positions of substitute reference parameters, fixed at 1, if no row has the reference machines.
-
-    A multiplicative constant is identified up to a factor, so one generation is fixed: the one with the most rows.
+    """Positions of parameters to fix at 1 if no row has the reference machines: a multiplicative constant is identified
+    up to a factor, so the generation with the most rows is fixed.
     """
     rows = entries.generation.tolist()
     results = []
-    for row in resources.rows("calibrate/fitted_families.csv"):
-        if row["fit"] != fit or row["held_at"] in ("", _MEASURED, *rows):
+    for row in _families(fit):
+        if row["held_at"] in ("", _MEASURED, *rows):
             continue
         own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
         sizes = [(rows.count(parameters[at].generation), -at) for at in own]
@@ -404,14 +376,6 @@ def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parame
     return [replace(one, start=float(value)) for one, value in zip(parameters, solution.values, strict=True)]
 
 
-def _as_parameter(one: FittedConstant) -> Parameter:
-    return Parameter(one.family, one.constant, one.generation, one.precision, one.software, start=one.value)
-
-
-def _named(software: np.ndarray) -> list[str]:
-    return sorted(set(software.tolist()))
-
-
 # --- rows of the sheet ---------------------------------------------------------------------------------------------
 
 
@@ -431,8 +395,9 @@ def _sheet_rows(
         identified = bool(solution.identified[at])
         named = set(entries.row_ids[mask].tolist()) if identified else set()
         results.append(
-            replace(
-                row_of_sheet(one, rounded(float(solution.values[at]))),
+            FittedConstant(
+                *one.key,
+                rounded(float(solution.values[at])),
                 fit_set=fit_set(named, published.text["row_id"]),
                 num_rows=len(named),
                 date=date,
@@ -448,12 +413,8 @@ def _sheet_rows(
 
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
     """Mask of the entries whose software a constant is fitted on; other software only uses it."""
-    rows = [
-        row
-        for row in resources.rows("calibrate/fitted_families.csv")
-        if (row["family"], row["constant"]) == one.key[::4]
-    ]
-    return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
+    named = [_named_software(entries.software, row["software"]) for row in _families(key=one.key[::4])]
+    return np.asarray(np.logical_or.reduce(named))
 
 
 def _said(one: Parameter, value: float, taken_itself: bool) -> str:
@@ -462,13 +423,63 @@ def _said(one: Parameter, value: float, taken_itself: bool) -> str:
         return _OF_OTHERS
     low, high = one.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
-    for row in resources.rows("calibrate/fitted_families.csv"):
-        if place and (row["family"], row["constant"]) == (one.family, one.constant):
-            return f"at its bound: {row[place]}"
-    return ""
+    return f"at its bound: {_families(key=one.key[::4])[0][place]}" if place else ""
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Descendants of a parameter in the pooling tree."""
     results = [at for at, one in enumerate(parameters) if one.parent == general]
     return results + [below for at in results for below in _special(parameters, at)]
+
+
+SOURCES = {"training": "published rows of the sheet training", "inference": "published rows of the sheet inference"}
+"""Prefix of the source of a constant fitted on published rows, by kind."""
+
+
+def _published_rows(table: Table, kind: str, memory: bool = False) -> list[int]:
+    """Rows of a calibration sheet that were fitted on published runs of a kind, to their times or to their memory."""
+    source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
+    return [
+        row
+        for row in range(len(table))
+        if str(source[row]).startswith(SOURCES[kind])
+        and count[row] > 0.0
+        and str(family[row]).endswith("_memory") == memory
+    ]
+
+
+def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
+    """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
+    names = [one.name for one in fields(FittedConstant) if one.name != "date"]
+    numbers = ("value", "num_rows", "error", "year")
+    some = table.take(_published_rows(table, kind))
+    columns = {name: (some.number(name) if name in numbers else some.text(name)).tolist() for name in names}
+    columns["num_rows"] = list(map(int, columns["num_rows"]))
+    return [
+        FittedConstant(date=date, **dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
+    """Constants of times (or of memory) fitted on published rows of a kind as parameters for a refit, and their rows in
+    the sheet.
+    """
+    rows = _published_rows(table, kind, memory)
+    names = ("family", "constant", "generation", "precision", "software")
+    text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}
+    value = table.number("value")
+    return pooled_parameters(
+        [
+            Parameter(
+                family=text["family"][row],
+                constant=text["constant"][row],
+                generation=text["generation"][row],
+                precision=text["precision"][row],
+                software=text["software"][row],
+                start=float(value[row]),
+                low=least_value("memory" if memory else kind, text["family"][row], text["constant"][row]),
+            )
+            for row in rows
+        ],
+        rows,
+    )

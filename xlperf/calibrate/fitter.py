@@ -18,12 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.catalog.calibration import ANY, Constant, declared_constants
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 
@@ -78,9 +80,8 @@ class Parameter:
     def bounds(self) -> tuple[float, float]:
         """Bounds of the parameter: its own, else the declared ones."""
         declared = self.declared
-        own = (self.low, self.high)
-        low, high = (b if math.isnan(a) else a for a, b in zip(own, (declared.low, declared.high), strict=True))
-        return low, high
+        low = declared.low if math.isnan(self.low) else self.low
+        return low, declared.high if math.isnan(self.high) else self.high
 
     @property
     def first(self) -> float:
@@ -156,15 +157,9 @@ class _Scaled:
         self.low, self.high = self.unknowns(bounds[:, 0]), self.unknowns(bounds[:, 1])
         self.bounds = bounds
         self.target = self.unknowns(np.array([one.target for one in parameters]))
-        pooled = np.zeros((len(parameters), len(parameters)))
-        centre = np.zeros(len(parameters))
-        for row, one in enumerate(parameters):
-            pooled[row, row] = one.pull
-            if one.parent >= 0:
-                pooled[row, one.parent] = -one.pull
-            else:
-                centre[row] = one.pull * self.target[row]
-        self.pooled, self.centre = pooled, centre
+        self.from_parent, pull = _from_parents(parameters), np.array([one.pull for one in parameters])
+        self.roots = np.where([one.parent < 0 for one in parameters], self.target, 0.0)
+        self.pooled, self.centre = pull[:, None] * self.from_parent, pull * self.roots
         colours = problem.colours if problem.colours is not None else np.arange(len(parameters))
         self.groups = [self.free[colours[self.free] == colour] for colour in sorted(set(colours[self.free].tolist()))]
 
@@ -188,9 +183,7 @@ class _Scaled:
 
     def offsets(self, unknowns: Array) -> Array:
         """Offsets of the unknowns from their pooling targets."""
-        parents = [unknowns[one.parent] if one.parent >= 0 else self.target[row] for row, one in
-                   enumerate(self.parameters)]  # fmt: skip
-        return np.asarray(unknowns - np.array(parents))
+        return np.asarray(self.from_parent @ unknowns - self.roots)
 
     def complete(self, point: Array, base: Array) -> Array:
         values: Array = np.array(base)
@@ -292,11 +285,8 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
 def solve(
     problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Array] = (), spreads: Sequence[float] = SPREADS
 ) -> Solution:
-    """Fit parameters to the rows of a problem; parents come before their children.
-
-    The best of several ``starts`` wins (default: the parameters' own). ``spreads`` are the residuals at which the loss
-    turns linear, one search after the other; the last alone suffices from a good start. The same rows and parameters
-    give the same values.
+    """Fit parameters to the rows of a problem; the best of several ``starts`` wins. ``spreads`` are the residuals at
+    which the loss turns linear, one search after the other; the last alone suffices from a good start.
     """
     fixed = np.array([one.fixed for one in parameters], dtype=bool)
     scaled = _Scaled(problem, parameters, fixed)
@@ -332,12 +322,9 @@ def most_telling(
     of_group: int = 0,
     always: Collection[int] = (),
 ) -> list[int]:
-    """Backward elimination: the parameters that reduce the cost most; dropped ones equal their pooling target.
-
-    The parameter with the smallest Wald statistic is dropped first, and the remaining ones move by a linear model of
-    the fit. ``most`` bounds the number of parameters and ``of_group`` the number per group ("" belongs to no group);
-    ``always`` lists positions that are never dropped. Returns positions in order, fewer than ``most`` if some save
-    nothing.
+    """Backward elimination by the Wald statistic: positions of at most ``most`` parameters, and ``of_group`` per group
+    ("" is no group), that reduce the cost most. Dropped ones equal their pooling target; ``always`` lists positions
+    that stay.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
@@ -360,12 +347,17 @@ def most_telling(
     return kept
 
 
+def _from_parents(parameters: Sequence[Parameter]) -> Array:
+    """Matrix from unknowns to their differences from their parents."""
+    result = np.eye(len(parameters))
+    children = [row for row, one in enumerate(parameters) if one.parent >= 0]
+    result[children, [parameters[row].parent for row in children]] = -1.0
+    return result
+
+
 def _links(parameters: Sequence[Parameter]) -> Array:
     """Matrix from offsets to unknowns: each unknown is the sum of its offset and its ancestors' offsets."""
-    apart = np.eye(len(parameters))
-    children = [row for row, one in enumerate(parameters) if one.parent >= 0]
-    apart[children, [parameters[row].parent for row in children]] = -1.0
-    return np.asarray(np.linalg.inv(apart))
+    return np.asarray(np.linalg.inv(_from_parents(parameters)))
 
 
 def _gain(information: Array, offsets: Array) -> Array:
@@ -396,18 +388,14 @@ def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
     """Whether the rows inform each parameter more than the pooling does; the rows of its children count for a
     parent.
     """
-    values = np.zeros(len(unknowns), dtype=bool)
-    free = scaled.free
-    if not len(free):
-        return values
-    variance = np.diag(np.linalg.pinv(_information(scaled, unknowns)[np.ix_(free, free)]))
-    for at, row in enumerate(free.tolist()):
-        pull = scaled.parameters[row].pull
-        values[row] = pull == 0.0 or pull**2 * variance[at] < 0.5
-    for row in reversed(range(len(unknowns))):
-        parent = scaled.parameters[row].parent
-        if parent >= 0 and values[row]:
-            values[parent] = True
+    values, free = np.zeros(len(unknowns), dtype=bool), scaled.free
+    if len(free):
+        variance = np.diag(np.linalg.pinv(_information(scaled, unknowns)[np.ix_(free, free)]))
+        pull = np.array([scaled.parameters[row].pull for row in free.tolist()])
+        values[free] = (pull == 0.0) | (pull**2 * variance < 0.5)
+    for row in reversed(range(len(unknowns))):  # children come after their parents
+        if values[row] and scaled.parameters[row].parent >= 0:
+            values[scaled.parameters[row].parent] = True
     return values
 
 
@@ -416,10 +404,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class FittedConstant:
-    """A row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
-
-    ``error`` is the median absolute relative error of held-out rows, if there are any.
-    """
+    """A row of the calibration sheet; ``value`` in the declared unit, ``error`` the median of held-out rows."""
 
     family: str
     generation: str
@@ -427,11 +412,11 @@ class FittedConstant:
     software: str
     constant: str
     value: float
-    fit_set: str
-    num_rows: int
-    error: float
-    date: str
-    source: str
+    fit_set: str = ""
+    num_rows: int = 0
+    error: float = math.nan
+    date: str = ""
+    source: str = ""
     year: float = math.nan
     kind: str = "measured"
     notes: str = ""
@@ -445,6 +430,14 @@ class FittedConstant:
     def unit(self) -> str:
         """Unit of the value."""
         return declared_constants()[self.family][self.constant].unit
+
+    def assumed(self, notes: str, **changes: Any) -> FittedConstant:
+        """The row with changes, as an assumption that no measurement of its own supports."""
+        return replace(self, **{"error": math.nan, "kind": "assumption", "notes": notes, **changes})
+
+    def unmeasured(self, notes: str, **changes: Any) -> FittedConstant:
+        """As :meth:`assumed`, without a fit set."""
+        return self.assumed(notes, **{"fit_set": "", "num_rows": 0, **changes})
 
 
 def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -485,9 +478,23 @@ def joined_tables(first: Table, second: Table) -> Table:
     return Table("calibration", columns, place)
 
 
-def inside_value(family: str, constant: str, value: float) -> float:
-    """Value of a constant in SI units, from its declared unit."""
-    return value * factor(declared_constants()[family][constant].unit)
+def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
+    """Catalog whose calibration has more constants; they replace rows with the same key."""
+    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
+
+
+def declared_values(family: str) -> dict[str, float]:
+    """Declared defaults of the constants of a family, in SI units."""
+    return {name: one.default * factor(one.unit) for name, one in declared_constants()[family].items()}
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """A fraction in percent as text; a dash for NaN.
+
+    >>> percent(0.123), percent(0.123, 0), percent(math.nan)
+    ('12.3 %', '12 %', '-')
+    """
+    return "-" if math.isnan(fraction) else f"{100.0 * fraction:.{digits}f} %"
 
 
 def rounded(value: float) -> float:

@@ -18,9 +18,17 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.cross_validation import left_out_together
-from xlperf.calibrate.fitter import rounded
-from xlperf.calibrate.published_errors import OTHER_MACHINES, QUANTITIES, Errors, errors_of, plans_of, plans_to_fit
+from xlperf.calibrate.fit import left_out_together
+from xlperf.calibrate.fitter import percent, rounded
+from xlperf.calibrate.published_errors import (
+    OTHER_MACHINES,
+    QUANTITIES,
+    RESULTS,
+    Errors,
+    errors_of,
+    plans_of,
+    plans_to_fit,
+)
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import software_words
@@ -38,7 +46,8 @@ from xlperf.engine.learning import (
     effects_of,
     settings_of,
 )
-from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_plans, power_records
+from xlperf.engine.learning import QUANTITIES as NAMES
+from xlperf.measurements.comparison import MEMORY, power_plans, power_records
 from xlperf.measurements.published import POWER, Published, PublishedPlans
 
 NUMBERS_OF_RUNS = (1, 3, 10)
@@ -52,7 +61,6 @@ _IN_FIT = 12
 _SHARE = 0.8
 _FEWEST = 3
 """Least number of sources that set the band after a number of runs. [-]"""
-_OF_PUBLISHED = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
 POWER_QUANTITY = "accelerator_power"
 
 
@@ -102,9 +110,7 @@ def places_of(plans: Table) -> Places:
     return Places(np.stack(codes, axis=-1), *settings_of(plans))
 
 
-def sources_left_out(
-    published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
-) -> list[Source]:
+def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Callable[[str], None]) -> list[Source]:
     """Sources with two rows of a quantity or more, predicted without the source in the fit."""
     result: list[Source] = []
     for rows in published:
@@ -113,16 +119,14 @@ def sources_left_out(
             continue
         for quantities in (QUANTITIES, (MEMORY,)) if rows.kind == "training" else (QUANTITIES,):
             plans = plans_to_fit(rows, catalog)
-            fitted, errors = left_out_together(plans, quantities, lambda plans, errors: {"": [_names(plans, errors)]})
-            result += _grouped(plans, fitted, -errors[""])
-            if step is not None:
-                step(rows.kind)
-            groups = [group.casefold() for group in rows.text["group"]]
+            result += _grouped(plans, *left_out_together(plans, quantities, _names))
+            step(rows.kind)
             known = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
+            pairs = enumerate(zip(rows.text["row_id"], rows.text["group"], strict=True))
             free = [
                 row
-                for row, (group, name) in enumerate(zip(groups, rows.text["row_id"], strict=True))
-                if name not in known and not group.startswith(OTHER_MACHINES)
+                for row, (name, group) in pairs
+                if name not in known and not group.casefold().startswith(OTHER_MACHINES)
             ]
             result += sources_as_they_are([rows.take(free)], catalog, quantities)
     return result
@@ -139,7 +143,7 @@ def sources_as_they_are(
             continue
         plans = plans_of(rows, catalog)
         errors = errors_of(plans, quantities)
-        result += _grouped(plans, errors, -errors.fitted)
+        result += _grouped(plans, errors, errors.fitted)
     return result
 
 
@@ -148,14 +152,15 @@ def _names(plans: PublishedPlans, errors: Errors) -> np.ndarray:
     return np.array([source[plans.index[plan]] for plan in errors.plan.tolist()], dtype=object)
 
 
-def _grouped(plans: PublishedPlans, errors: Errors, ratios: Array) -> Iterator[Source]:
-    """Sources of some rows by quantity."""
+def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Source]:
+    """Sources of some rows by quantity; ``logs``: predicted over measured value."""
     names, wide = _names(plans, errors), np.maximum(-np.log(errors.low), np.log(errors.high))
+    ratios = -logs
     for quantity, name in sorted(set(zip(errors.quantity.tolist(), names.tolist(), strict=True))):
         rows = np.flatnonzero((errors.quantity == quantity) & (names == name) & ~np.isnan(ratios))
         if len(rows) > 1:
             places = places_of(plans.plans.take(errors.plan[rows]))
-            yield Source(name, _OF_PUBLISHED[quantity], places, ratios[rows], wide[rows]).spread_out(MOST_ROWS)
+            yield Source(name, RESULTS[quantity], places, ratios[rows], wide[rows]).spread_out(MOST_ROWS)
 
 
 def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
@@ -169,8 +174,8 @@ def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
             own.setdefault(names[row], []).append(plan)
     for name, at in sorted(own.items()):
         if len(at) > 1:
-            found = [records[ids[plans.index[plan]]] for plan in at]
-            ratios = np.log([one.measured / one.predicted for one in found])
+            measured = [records[ids[plans.index[plan]]] for plan in at]
+            ratios = np.log([one.measured / one.predicted for one in measured])
             places = places_of(plans.plans.take(at))
             yield Source(name, POWER_QUANTITY, places, ratios, np.full(len(at), math.nan)).spread_out(MOST_ROWS)
 
@@ -215,20 +220,10 @@ def _loss(sources: Sequence[Source], effects: Effects) -> float:
 
 def _effects(shared: Array, own: Array) -> Effects:
     """Constants from the logarithms of their shares, reaches and own values."""
-    shares = np.exp(shared[: len(EFFECTS)])
+    shares, reaches = np.exp(shared[: len(EFFECTS)]), np.exp(shared[len(EFFECTS) :])
     variance, noise, freedom, chance, common = np.exp(own).tolist()
-    reaches = np.exp(shared[len(EFFECTS) :]).tolist()
-    return Effects(
-        tuple((shares / shares.sum()).tolist()),
-        tuple(reaches),
-        variance,
-        noise,
-        freedom,
-        chance,
-        common / variance,
-        1.0,
-        0.0,
-    )
+    constants = (variance, noise, freedom, chance, common / variance)
+    return Effects(tuple((shares / shares.sum()).tolist()), tuple(reaches.tolist()), *constants, width=1.0, growth=0.0)
 
 
 _OWN_BOUNDS = (
@@ -242,11 +237,9 @@ _RIDGE = 1e-3
 _TURNS = 3
 
 
-def fitted_effects(sources: Sequence[Source], step: Callable[[str], None] | None = None) -> dict[str, Effects]:
-    """Constants by quantity: maximum likelihood of rows of sources left out, given one, three and ten others.
-
-    Shares and reaches are fitted to all quantities together, each quantity alike; power, of which few sources tell,
-    takes them from the others.
+def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> dict[str, Effects]:
+    """Constants by quantity: maximum likelihood of rows of sources left out, given one, three and ten others. Power, of
+    which there are few sources, takes shares and reaches from the other quantities.
     """
     from scipy.optimize import minimize
 
@@ -255,23 +248,20 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None] | None
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
     shared = np.array([0.0] * len(EFFECTS) + [2.0] * len(REACHES))
     own = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4]) for name in by_name}
-    told = [name for name in by_name if name != POWER_QUANTITY]
-
-    def of_quantity(name: str, values: Array) -> float:
-        return _loss(by_name[name], _effects(shared, values))
+    informative = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_all(values: Array) -> float:
         ridge = _RIDGE * float((values[: len(EFFECTS)] ** 2).sum())
-        return sum(_loss(by_name[name], _effects(values, own[name])) for name in told) + ridge
+        return sum(_loss(by_name[name], _effects(values, own[name])) for name in informative) + ridge
 
     for turn in range(_TURNS + 1):
-        for name in own if turn == _TURNS else told:
-            if step is not None:
-                step(name)
+        for name in own if turn == _TURNS else informative:
+            step(name)
             options = {"maxiter": 2 if turn == _TURNS else 1, "ftol": 1e-3}
-            found = minimize(lambda values, name=name: of_quantity(name, values), own[name], method="Powell",
-                             bounds=_OWN_BOUNDS, options=options)  # fmt: skip
-            own[name] = found.x
+            own[name] = minimize(
+                lambda values, name=name, fixed=shared: _loss(by_name[name], _effects(fixed, values)),
+                own[name], method="Powell", bounds=_OWN_BOUNDS, options=options,
+            ).x  # fmt: skip
         if turn < _TURNS:
             options = {"maxiter": 1, "ftol": 1e-3}
             shared = minimize(of_all, shared, method="Powell", bounds=_SHARED_BOUNDS, options=options).x
@@ -292,9 +282,7 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
             low, high = (middle, high) if inside < _SHARE else (low, middle)
         widths.append((math.log(number), math.log(high)))
     at, logs = np.array(widths).T
-    growth = (
-        float(((at - at.mean()) * (logs - logs.mean())).sum() / ((at - at.mean()) ** 2).sum()) if len(at) > 1 else 0.0
-    )
+    growth = float(np.polyfit(at, logs, 1)[0]) if len(at) > 1 else 0.0
     return effects._replace(width=math.exp(float(logs.mean() - growth * at.mean())), growth=growth)
 
 
@@ -335,6 +323,11 @@ class Outcome:
     unknown: Array
     cover: Array
 
+    @property
+    def errors(self) -> tuple[Array, Array, Array]:
+        """Errors without runs, with them, and with their mean ratio applied whole."""
+        return self.before, self.after, self.whole
+
     def inside(self, width: float) -> float:
         """Share of the rows within the band."""
         wide = np.maximum(self.half_width * width ** (1.0 - self.unknown), self.cover)
@@ -367,14 +360,12 @@ class Accuracy:
     quantity: str
     runs: int
     sources: int
-    before: float
-    after: float
-    whole: float
-    rows: tuple[float, float, float]
+    medians: tuple[float, ...]
     inside: float
+    rows: tuple[float, ...]
 
 
-def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = effects_of) -> list[Accuracy]:
+def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
     """Accuracy by quantity and number of runs."""
     result = []
     for quantity in sorted({source.quantity for source in sources}):
@@ -382,27 +373,21 @@ def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = ef
             own = [one for one in sources if one.quantity == quantity and number in one.draws]
             if not own:
                 continue
-            outcomes = [_outcome(source, effects(quantity), number) for source in own]
-            columns = [[getattr(one, name) for one in outcomes] for name in ("before", "after", "whole")]
-            medians = [float(np.median([np.median(errors) for errors in column])) for column in columns]
-            pairs = [float(np.median(np.concatenate(column))) for column in columns]
-            inside = float(np.mean([one.inside(effects(quantity).width) for one in outcomes]))
-            before, after, whole = medians
-            rows = pairs[0], pairs[1], pairs[2]
-            result.append(Accuracy(quantity, number, len(own), before, after, whole, rows, inside))
+            outcomes = [_outcome(source, effects_of(quantity), number) for source in own]
+            columns = list(zip(*(one.errors for one in outcomes), strict=True))
+            medians = tuple(float(np.median([np.median(errors) for errors in column])) for column in columns)
+            pairs = tuple(float(np.median(np.concatenate(column))) for column in columns)
+            inside = float(np.mean([one.inside(effects_of(quantity).width) for one in outcomes]))
+            result.append(Accuracy(quantity, number, len(own), medians, inside, pairs))
     return result
 
 
-def accuracy_table(found: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines of a table of accuracies."""
-    from xlperf.engine.learning import QUANTITIES as NAMES
-
     header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip
-    lines = []
-    for one in found:
-        cells = [f"{100.0 * value:.1f} %" for value in (one.before, one.after, one.whole)]
-        pairs = [f"{100.0 * value:.1f} %" for value in one.rows]
-        inside = f"{100.0 * one.inside:.0f} %"
-        lines.append((NAMES[one.quantity], f"{one.runs}", f"{one.sources}", *cells, inside, *pairs))
-    return header, lines
+    return header, [
+        (NAMES[one.quantity], f"{one.runs}", f"{one.sources}", *map(percent, one.medians), percent(one.inside, 0),
+         *map(percent, one.rows))
+        for one in result
+    ]  # fmt: skip

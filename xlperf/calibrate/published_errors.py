@@ -1,4 +1,4 @@
-"""Published rows as plans beside their predictions: the residuals of fits, bands and cross-validation."""
+"""Measurements of a calibration, and published rows as plans beside their predictions: the residuals of all fits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import workbook
 from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
 from xlperf.catalog.calibration import ANY, Calibration, shared_precision
 from xlperf.catalog.catalog import Catalog
@@ -29,7 +31,8 @@ from xlperf.measurements.comparison import (
     result_column,
 )
 from xlperf.measurements.inference import inference_plans
-from xlperf.measurements.published import POWER, Published, PublishedPlans
+from xlperf.measurements.kernels import machine_lines, read_kernels
+from xlperf.measurements.published import KINDS, POWER, Published, PublishedPlans, read_published
 from xlperf.measurements.training import training_plans
 
 NEVER_FITTED = "papers"
@@ -48,8 +51,8 @@ set of constants for all accelerators, and constants of software must not absorb
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5
 """Weight of a time to first token relative to a time per token. [-]"""
-_RESULT = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
-"""Result whose band applies to a quantity."""
+RESULTS = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
+"""Result of a quantity."""
 
 
 @dataclass(frozen=True)
@@ -84,22 +87,24 @@ class Errors:
         return len(self.row_ids)
 
     @property
-    def configuration(self) -> np.ndarray:
-        """Configuration, which counts once: software, model and accelerator."""
-        return np.array([f"{a}/{b}" for a, b in zip(self.software, self.family, strict=True)], dtype=object)
+    def configuration_weights(self) -> Array:
+        """Weight of each entry: the entries of a configuration (software, model, accelerator) weigh 1 together. [-]"""
+        names = list(zip(self.software, self.family, strict=True))
+        sizes = Counter(names)
+        return np.array([1.0 / sizes[name] for name in names])
 
     @property
     def experts(self) -> np.ndarray:
         """Whether the model of each entry has experts."""
         return np.array([not shape.endswith("/nan") for shape in self.model.tolist()], dtype=bool)
 
-    def weights(self, chosen: np.ndarray) -> Array:
-        """Weights of selected entries in a fit: a configuration of n rows weighs as much as the root of n. [-]"""
+    @property
+    def weights(self) -> Array:
+        """Weights of the entries in a fit: a configuration of n rows weighs as much as the root of n. [-]"""
         names = self.family.tolist()
-        sizes = Counter(name for name, kept in zip(names, chosen.tolist(), strict=True) if kept)
-        count = np.array([sizes[name] or 1 for name in names], dtype=np.float64)
-        share = np.where(self.quantity == FIRST_TOKEN, WEIGHT_OF_FIRST, 1.0) / np.sqrt(count)
-        return np.where(chosen, share, 0.0)
+        sizes = Counter(names)
+        count = np.array([sizes[name] for name in names], dtype=np.float64)
+        return np.where(self.quantity == FIRST_TOKEN, WEIGHT_OF_FIRST, 1.0) / np.sqrt(count)
 
     def num_rows(self, chosen: np.ndarray) -> int:
         """Number of published rows among selected entries."""
@@ -115,13 +120,6 @@ class Errors:
         ratio = np.exp(-errors)
         inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
-
-
-def configuration_weights(errors: Errors) -> Array:
-    """Weight of each entry: the entries of a configuration weigh 1 together. [-]"""
-    names = errors.configuration.tolist()
-    sizes = Counter(names)
-    return np.array([1.0 / sizes[name] for name in names])
 
 
 def weighted_quantile(values: Array, weight: Array, share: float) -> float:
@@ -146,24 +144,30 @@ def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
     return training_plans(published, catalog) if published.kind == "training" else inference_plans(published, catalog)
 
 
+def _of_groups(published: Published, wanted: Callable[[str], bool]) -> Published:
+    groups = published.text.get("group", [""] * len(published))  # rows of measured power have none
+    return published.take([row for row, group in enumerate(groups) if wanted(group.casefold())])
+
+
 def seen_rows(published: Published) -> Published:
     """Published rows known when the model was made: all except unseen groups."""
-    groups = published.text.get("group", [""] * len(published))  # rows of measured power have none
-    return published.take([row for row, name in enumerate(groups) if not name.casefold().startswith(UNSEEN)])
+    return _of_groups(published, lambda group: not group.startswith(UNSEEN))
+
+
+def rows_to_fit(published: Published) -> Published:
+    """Published rows excluding unseen rows and papers."""
+    return _of_groups(seen_rows(published), lambda group: group != NEVER_FITTED)
 
 
 def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
     """Published rows as plans, excluding unseen rows, papers and machines that are fitted by line."""
-    known = seen_rows(published)
-    groups = [group.casefold() for group in known.text["group"]]
-    kept = [row for row, name in enumerate(groups) if name != NEVER_FITTED and not name.startswith(OTHER_MACHINES)]
-    return plans_of(known.take(kept), catalog)
+    rows = _of_groups(rows_to_fit(published), lambda group: not group.startswith(OTHER_MACHINES))
+    return plans_of(rows, catalog)
 
 
 def rows_of_machines(published: Published) -> Published:
     """Published rows on machines that are fitted by line."""
-    groups = [group.casefold() for group in published.text["group"]]
-    return published.take([row for row, name in enumerate(groups) if name.startswith(OTHER_MACHINES)])
+    return _of_groups(published, lambda group: group.startswith(OTHER_MACHINES))
 
 
 def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
@@ -205,7 +209,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
     generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
     models = [str(name).casefold() for name in plans.plans.text("model")]
-    shapes = _shapes(plans)
+    shapes, own = model_traits(catalog)[0], catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
     stacks = software_words(plans.plans)
@@ -218,7 +222,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
         software=np.array([stacks.words[code].casefold() for code in stacks.codes[plan].tolist()], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
-        model=shapes[plan],
+        model=np.array([layer_size(shapes[row]) for row in own.tolist()], dtype=object)[plan],
         plan=plan,
         fitted=fitted,
         by_models=fitted,
@@ -227,21 +231,20 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     )
 
 
+def vendor_lines(errors: Errors, catalog: Catalog) -> np.ndarray:
+    """Vendor line of the accelerator of each entry; "nvidia" for machines that have none."""
+    lines = machine_lines(catalog)
+    return np.array([lines.get(kind, "nvidia") for kind in errors.generation.tolist()], dtype=object)
+
+
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
     """End of the band of each entry over its prediction; NaN if its result has none."""
     values = np.full(len(quantity), math.nan)
-    for kind, name in _RESULT.items():
+    for kind, name in RESULTS.items():
         own = quantity == kind
         if own.any() and f"{name}_{end}" in results:
             values[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
     return values
-
-
-def _shapes(plans: PublishedPlans) -> np.ndarray:
-    """Layer shape of the model of each plan, as a name."""
-    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
-    shapes, _ = model_traits(plans.catalog)
-    return np.array([layer_size(shapes[row]) for row in models.tolist()], dtype=object)
 
 
 def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
@@ -257,22 +260,15 @@ def changed(table: Table, values: Mapping[int, float]) -> Table:
     return Table("calibration", {**table.columns, "value": column}, table.place)
 
 
-def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
-    """A parameter as a row of the calibration sheet without a source."""
-    one = parameter
-    return FittedConstant(
-        one.family, one.generation, one.precision, one.software, one.constant, value, "", 0, math.nan, "", ""
-    )
+def _with_starts(plans: PublishedPlans, parameters: Sequence[Parameter]) -> Table:
+    """Calibration of plans, in which the start values of parameters replace rows with the same key."""
+    starts = calibration_table([FittedConstant(*one.key, one.first) for one in parameters])
+    return joined_tables(plans.catalog.tables["calibration"], starts)
 
 
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
-    """Mask of the entries whose predictions use each parameter, (parameters, entries), by the engine's look-up order.
-
-    The calibration has no other row of these families that is as specific as a parameter.
-    """
-    table = joined_tables(
-        plans.catalog.tables["calibration"], calibration_table([row_of_sheet(one, one.first) for one in parameters])
-    )
+    """Mask of the entries whose predictions use each parameter, (parameters, entries), by the look-up order."""
+    table = _with_starts(plans, parameters)
     calibration = Calibration(table)
     names = ("family", "generation", "precision", "software", "constant")
     keys = zip(*(table.text(name, ANY) for name in names), strict=True)
@@ -295,19 +291,13 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     return values
 
 
-def published_problem(
-    plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], chosen: np.ndarray
-) -> Problem:
-    """Least-squares problem of the parameters, with the errors of published rows as residuals.
-
-    The parameters replace rows of the calibration of ``plans``; entries outside ``chosen`` have weight 0.
-    """
-    rows = [row_of_sheet(one, one.first) for one in parameters]
-    table = joined_tables(plans.catalog.tables["calibration"], calibration_table(rows))
-    first = len(table) - len(rows)
+def published_problem(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> Problem:
+    """Least-squares problem of the parameters, with the errors of published rows as residuals."""
+    table = _with_starts(plans, parameters)
+    first = len(table) - len(parameters)
     users = users_of(plans, entries, parameters)
     parts: dict[bytes, Callable[[Catalog], Array]] = {}
-    base: tuple[Array, Array] = np.full(len(rows), math.nan), np.zeros(0)
+    base: tuple[Array, Array] = np.full(len(parameters), math.nan), np.zeros(0)
 
     def residuals(trials: Array) -> Array:
         nonlocal base
@@ -324,7 +314,7 @@ def published_problem(
                 base = np.array(values), np.array(errors)
         return result
 
-    return Problem(residuals, entries.weights(chosen), users, colours_of(parameters))
+    return Problem(residuals, entries.weights, users, colours_of(parameters))
 
 
 def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], Array]:
@@ -387,3 +377,90 @@ def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
 def stored_precision(plans: PublishedPlans) -> list[str]:
     """Calibration precision of each plan."""
     return [shared_precision(str(name)) for name in plans.plans.filled("precision").tolist()]
+
+
+_BUILT_ON = {"nim": "tensorrt-llm"}
+"""Servers that are built on an engine."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Data of a calibration: kernel measurements, published training rows and published inference rows."""
+
+    kernels: Sequence[Mapping[str, object]]
+    training: Published
+    inference: Published
+
+    @property
+    def machines(self) -> list[Published]:
+        """Published rows on accelerators that are fitted by vendor line (CDNA, TPU, Gaudi, Trainium)."""
+        return [rows_of_machines(rows) for rows in (self.training, self.inference)]
+
+    def without(self, name: str, catalog: Catalog) -> Measured:
+        """Measurements with an accelerator, a generation, a software with its variants and servers, or a source (or the
+        beginning of its name) left out. Raises InputError for an unknown name.
+        """
+        sheets, wanted = (self.training, self.inference), name.casefold()
+        gone, used = accelerators_of(name, catalog), [software_of(rows, catalog) for rows in sheets]
+        table = catalog.tables["accelerators"]
+        known = [*sorted({*table.text("generation")}), *sorted({word for words in used for word in words if word})]
+        if gone:
+            kept = [[gpu.casefold() not in gone for gpu in rows.text["gpu"]] for rows in sheets]
+        elif wanted in known:
+            kept = [[not belongs_to(software, wanted) for software in words] for words in used]
+        else:
+            kept = [[not of_source(source, name) for source in rows.text["source_id"]] for rows in sheets]
+            if all(map(all, kept)):
+                sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
+                hint = nearest(name, [*known, *sorted(table.text("accelerator")), *sources])
+                words = f'unknown generation, accelerator, software or source "{name}"; {hint}'
+                raise InputError(Fault("--leave-out", words))
+        kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]
+        return Measured(kernels, *(rows.take(np.flatnonzero(of)) for rows, of in zip(sheets, kept, strict=True)))
+
+
+def of_source(source: str, name: str) -> bool:
+    """Whether a source_id equals a name or begins with it: a paper and its tables, releases of one list.
+
+    >>> of_source("nemo_25.04", "NeMo_25.04"), of_source("nemo_25.04", "nemo"), of_source("nemo_25.04", "nemo_25")
+    (True, True, False)
+    """
+    return f"{source.casefold()}_".startswith(f"{name.casefold()}_")
+
+
+def accelerators_of(name: str, catalog: Catalog) -> set[str]:
+    """Accelerators, casefolded, of a generation, or the single accelerator of that name; empty if it is neither."""
+    table, wanted = catalog.tables["accelerators"], name.casefold()
+    chips = [str(chip).casefold() for chip in table.text("accelerator")]
+    kinds = [str(kind).casefold() for kind in table.text("generation")]
+    return {chip for chip, kind in zip(chips, kinds, strict=True) if wanted in (chip, kind)}
+
+
+def software_of(published: Published, catalog: Catalog) -> list[str]:
+    """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
+    plans = plans_of(published, catalog)
+    result = [""] * len(published)
+    for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
+        result[row] = str(software).casefold()
+    return result
+
+
+def belongs_to(software: str, name: str) -> bool:
+    """Whether a software equals the named one, is a variant of it, or is a server built on it.
+
+    >>> belongs_to("nim", "tensorrt-llm"), belongs_to("tensorrt-llm-0", "tensorrt-llm"), belongs_to("vllm", "sglang")
+    (True, True, False)
+    """
+    return software == name or software.startswith(f"{name}-") or _BUILT_ON.get(software) == name
+
+
+def read_measured(path: str | Path | None = None) -> Measured:
+    """Measurements of a workbook, default the shipped ``validation.xlsx``, without unseen rows. Raises InputError for a
+    missing sheet.
+    """
+    source = Path(path) if path is not None else workbook("validation.xlsx")
+    by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
+    missing = [kind for kind in KINDS if kind not in by_name]
+    if missing:
+        raise InputError(Fault(source.name, f"has no sheet {' and no sheet '.join(missing)} with a column row_id"))
+    return Measured(read_kernels(source), by_name["training"], by_name["inference"])

@@ -1,45 +1,64 @@
-"""Readings: published runs of sources that no fit has read, each predicted once before anything was changed.
+r"""Readings: published runs of sources that no fit has read, each predicted once before anything was changed.
 
 The sheet ``first_predictions`` of ``validation.xlsx`` has a line per row and metric, written once, with the commit that
 predicted it. The first predictions are an unbiased test of what a new user sees; today's predictions of the same rows
-are biased if a later change responded to them. Bands are fitted on the first predictions
-(:mod:`xlperf.calibrate.bands`).
+are biased if a later change responded to them.
+
+The 80 % bands are fitted on the first predictions by one rule. The half-width of a band, in the logarithm of the
+prediction, is
+
+.. math:: h = m\,\sqrt{b^2 + u\,s^2 + (d f)^2}
+
+with four constants a quantity (step time, time per token, time to first token, memory of training): b where the
+software has published runs of the model on the accelerator, s added where it has none (u = 1), f for each unit of
+distance d, and the factor m of models with experts (:func:`xlperf.equations.plan.records.half_width`). They minimise
+the pinball loss of the size of the errors at 80 %; a publisher of n values weighs as much as the root of n. The rule is
+judged on publishers left out: the constants are fitted without a tenth of them at a time.
+
+A baseline predicts every run by one efficiency per quantity and generation of machines: its ideal time (or size) is its
+work at the peak of the machine. Steps: FLOP of the model over the peak rate. Tokens: weights and cache that a decode
+step reads over the memory bandwidth, and its FLOP over the peak rate in 16 bits. First tokens: FLOP of half of the
+prompts in flight over that rate. Memory of training: weights, gradients and optimizer states. A constant is the median
+of ideal over measured values over the rows of the fit, a source of n rows with the weight of the root of n, for each
+generation, and for dense models and models with experts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
-from xlperf.calibrate.baselines import Baselines
-from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published_errors import UNSEEN, Errors, errors_of, plans_of
+from xlperf.calibrate.fitter import FittedConstant, and_constants, rounded
+from xlperf.calibrate.published_errors import (
+    QUANTITIES,
+    UNSEEN,
+    Errors,
+    errors_of,
+    plans_of,
+    rows_to_fit,
+    vendor_lines,
+    weighted_quantile,
+)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.engine.trust import model_traits
+from xlperf.equations.model.operators import parameter_count
+from xlperf.equations.plan.records import half_width
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, STEP_TIME, TIME_PER_TOKEN, metrics_of, predicted
-from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import POWER, Published, PublishedPlans, sheet_rows
 
 SHEET = "first_predictions"
 NAMES = {STEP_TIME: "step", TIME_PER_TOKEN: "token", FIRST_TOKEN: "first", MEMORY: "memory"}
 """Constants of the band of each quantity."""
 _ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
-
-
-@dataclass(frozen=True)
-class First:
-    """First prediction of a published value: value and ends of its 80 % band in its unit, NaN if it was refused."""
-
-    predicted: float
-    low: float
-    high: float
-    group: str
 
 
 @dataclass(frozen=True)
@@ -79,16 +98,14 @@ class Readings:
         return np.asarray(1.0 / np.sqrt(count[at]))
 
 
-def first_predictions(path: Path | None = None) -> dict[tuple[str, str, str], First]:
-    """First predictions by (kind, row, metric), from the sheet of a workbook; default: the shipped one."""
-    sheet = sheet_rows(path or workbook("validation.xlsx"), SHEET, "row_id")
-    result: dict[tuple[str, str, str], First] = {}
+def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
+    """First prediction (NaN if it was refused) and group of published values by (kind, row, metric)."""
+    sheet = sheet_rows(workbook("validation.xlsx"), SHEET, "row_id")
     header, lines, _ = sheet if sheet is not None else ([], [], None)
-    for line in lines:
-        row = dict(zip(header, line, strict=True))
-        value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
-        result[row["kind"], row["row_id"], row["metric"]] = First(value, low, high, row["group"])
-    return result
+    rows = [dict(zip(header, line, strict=True)) for line in lines]
+    return {
+        (row["kind"], row["row_id"], row["metric"]): (float(row["predicted"] or "nan"), row["group"]) for row in rows
+    }
 
 
 def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
@@ -99,7 +116,7 @@ def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
 
 
 def _readings(
-    published: Published, catalog: Catalog, known: dict[tuple[str, str, str], First], baselines: Baselines
+    published: Published, catalog: Catalog, known: dict[tuple[str, str, str], tuple[float, str]], baselines: Baselines
 ) -> Readings:
     kind, names = published.kind, {row for kind, row, _ in known if kind == published.kind}
     rows = published.take([row for row, name in enumerate(published.text["row_id"]) if name in names])
@@ -109,10 +126,10 @@ def _readings(
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
         metric = next(one for one, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
-        first = known.get((kind, name, metric))
-        if first is not None and not math.isnan(first.predicted):
-            ratio = math.log(first.predicted / rows.number[metric][row_of[name]])
-            firsts.append((-ratio if metric in RATES else ratio, first.group))
+        first, group = known.get((kind, name, metric), (math.nan, ""))
+        if not math.isnan(first):
+            ratio = math.log(first / rows.number[metric][row_of[name]])
+            firsts.append((-ratio if metric in RATES else ratio, group))
             kept.append(at)
     errors, few = errors.take(np.array(kept, dtype=np.int64)), np.zeros(0)
     if kept:
@@ -123,7 +140,7 @@ def _readings(
         quantity=errors.quantity,
         source=np.array([rows.text["source_id"][row_of[name]] for name in errors.row_ids.tolist()], dtype=object),
         reading=np.array([_reading(group) for _, group in firsts], dtype=object),
-        line=by_line(errors, catalog),
+        line=vendor_lines(errors, catalog),
         software=errors.software,
         first=np.array([log for log, _ in firsts], dtype=np.float64),
         today=errors.fitted,
@@ -134,21 +151,14 @@ def _readings(
     )
 
 
-def by_line(errors: Errors, catalog: Catalog) -> np.ndarray:
-    """Vendor line of the accelerator of each entry; "nvidia" for machines that have none."""
-    lines = machine_lines(catalog)
-    return np.array([lines.get(kind, "nvidia") for kind in errors.generation.tolist()], dtype=object)
-
-
 def _reading(group: str) -> str:
     word = group.casefold().removeprefix(UNSEEN).split("-")[0]
     return word if word in _ORDER else _ORDER[0]
 
 
 def distances(plans: PublishedPlans) -> tuple[Array, Array]:
-    """Whether the software of each plan has no published run of its model on its accelerator, and its distance.
-
-    Both are read off bands with one constant of 1 and all others 0.
+    """Whether the software of each plan has no published run of its model on its accelerator, and its distance, read
+    off bands with one constant of 1 and all others 0.
     """
     return _probed(plans, "source"), _probed(plans, "far")
 
@@ -167,7 +177,150 @@ def _probed(plans: PublishedPlans, part: str) -> Array:
 
 def with_bands(catalog: Catalog, values: dict[str, float]) -> Catalog:
     """Catalog with other constants of bands."""
-    rows = [
-        FittedConstant("band", ANY, ANY, ANY, name, value, "", 0, math.nan, "", "") for name, value in values.items()
-    ]
-    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(rows))])
+    return and_constants(catalog, [FittedConstant("band", ANY, ANY, ANY, *each) for each in values.items()])
+
+
+SHARE = 0.8
+"""Nominal coverage of a band. [-]"""
+FOLDS = 10
+"""Number of parts of the publishers that are left out one by one. [-]"""
+PARTS = ("", "_source", "_far", "_mixture")
+BAND_SOURCE = "first predictions of the sheets training and inference in validation.xlsx"
+_RIDGE = 1e-4
+"""Weight of the squared logarithm of a constant over its declared default, where few values tell it. [-]"""
+
+
+def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:
+    """Constants of the bands of every quantity with values."""
+    results = []
+    for quantity, name in NAMES.items():
+        own = readings.take(readings.quantity == quantity)
+        if not len(own):
+            continue
+        inside = np.abs(own.first) <= widths_left_out(own, name)
+        words = f"{100.0 * inside.mean():.0f} % of the values of publishers left out lie in the band"
+        rows, error = len(set(own.row_ids.tolist())), rounded(float(np.median(np.abs(np.expm1(own.first)))))
+        about = (f"{len(set(own.source.tolist()))} publishers", rows, error, date, BAND_SOURCE)
+        results += [
+            FittedConstant("band", ANY, ANY, ANY, f"{name}{part}", value, *about, notes=words)
+            for part, value in zip(PARTS, _fitted_band(own, name).tolist(), strict=True)
+        ]
+    return results
+
+
+def widths_left_out(readings: Readings, name: str) -> Array:
+    """Half-width of the band of each value of one quantity, fitted without its publisher."""
+    sources = sorted(set(readings.source.tolist()))
+    fold_of = {source: at % FOLDS for at, source in enumerate(sources)}
+    fold = np.array([fold_of[source] for source in readings.source.tolist()])
+    result = np.full(len(readings), math.nan)
+    for one in sorted(set(fold.tolist())):
+        own = fold == one
+        if not own.all():
+            result[own] = _band_widths(_fitted_band(readings.take(~own), name), readings.take(own))
+    return result
+
+
+def _band_widths(values: Array, readings: Readings) -> Array:
+    base, source, far, mixture = values
+    wide = half_width(base, readings.unread, source, readings.distance, far)
+    return np.where(readings.experts, mixture, 1.0) * wide
+
+
+def _fitted_band(readings: Readings, name: str) -> Array:
+    """Constants of a quantity in the order of :data:`PARTS`: least pinball loss, by the Nelder-Mead method."""
+    from scipy.optimize import minimize
+
+    declared = [declared_constants()["band"][f"{name}{part}"] for part in PARTS]
+    start = np.log([one.default for one in declared])
+    low, high = np.log([max(one.low, 0.005) for one in declared]), np.log([one.high for one in declared])
+    size, weights = np.abs(readings.first), readings.weights()
+    weights = weights / weights.sum()
+
+    def loss(logs: Array) -> float:
+        over = size - _band_widths(np.exp(np.clip(logs, low, high)), readings)
+        pinball = np.where(over > 0.0, SHARE * over, (SHARE - 1.0) * over)
+        return float((weights * pinball).sum() + _RIDGE * ((logs - start) ** 2).sum())
+
+    options = {"maxiter": 2000, "xatol": 1e-3, "fatol": 1e-7}
+    found = minimize(loss, start, method="Nelder-Mead", options=options).x
+    return np.array([rounded(value) for value in np.exp(np.clip(found, low, high)).tolist()])
+
+
+_FEWEST_SOURCES = 2
+"""Least number of sources that set a constant of a generation; one with fewer takes that of all machines. [-]"""
+Key = tuple[str, str, bool]
+"""Quantity, generation of machines ("" for all) and whether the model has experts."""
+
+
+def ideal_shares(plans: PublishedPlans, results: Table) -> dict[str, Array]:
+    """Ideal over predicted value of each plan by quantity. [-]"""
+    if plans.published.kind == "training":
+        states = [results.number(f"memory_{name}") for name in ("weights", "gradients", "optimizer")]
+        return {STEP_TIME: results.number("mfu"), MEMORY: sum(states) / results.number("memory")}
+    table, catalog = plans.plans, plans.catalog
+    models = catalog.rows("models", table.text("model"), table, "model")
+    chips = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
+    device, active = catalog.tables["accelerators"], model_traits(catalog)[1][models]
+    whole = parameter_count(catalog_models(catalog)[0])[models]
+    top, experts = (catalog.tables["models"].number(name)[models] for name in ("top_k", "num_experts"))
+    batch = results.number("running_batch")
+    degrees = [table.filled(f"{name}_parallel").astype(np.float64) for name in ("tensor", "pipeline")]
+    with np.errstate(all="ignore"):
+        flop_time = 2.0 * active / (degrees[0] * degrees[1] * device.number("peak_flop_rate_bf16")[chips])
+        read = np.fmax(active / whole, 1.0 - (1.0 - np.where(experts > 0.0, top / experts, 1.0)) ** batch)
+        size = read * results.number("memory_weights") + results.number("memory_kv_cache")
+        step = size / device.number("memory_bandwidth")[chips] + batch * flop_time
+        prompts = np.where(table.filled("mode") == "static", batch, np.maximum(0.5 * batch, 1.0))
+        prefill = prompts * table.number("prompt_length") * flop_time
+        return {TIME_PER_TOKEN: step / results.number("tpot"), FIRST_TOKEN: prefill / results.number("ttft")}
+
+
+class Baselines:
+    """Constants of the baselines, fitted on the rows of the fit."""
+
+    def __init__(self, published: Sequence[Published], catalog: Catalog) -> None:
+        logs: dict[Key, list[tuple[float, str]]] = {}
+        for rows in published:
+            if rows.kind != POWER:
+                for key, log, source in _logs(plans_of(rows_to_fit(rows), catalog)):
+                    for each in (key, (key[0], "", key[2])):
+                        logs.setdefault(each, []).append((log, source))
+        self.constants = {
+            key: _baseline(values)
+            for key, values in logs.items()
+            if not key[1] or len({source for _, source in values}) >= _FEWEST_SOURCES
+        }
+
+    def changes(self, plans: PublishedPlans, results: Table, errors: Errors) -> Array:
+        """Logarithm of the baseline over the prediction of each entry; NaN without a constant."""
+        shares = ideal_shares(plans, results)
+        keys = zip(errors.quantity.tolist(), errors.generation.tolist(), errors.experts.tolist(), strict=True)
+        constants = np.array([self._constant(*key) for key in keys])
+        pairs = zip(errors.quantity.tolist(), errors.plan.tolist(), strict=True)
+        share = [float(shares[name][plan]) if name in shares else math.nan for name, plan in pairs]
+        with np.errstate(all="ignore"):
+            return np.asarray(np.log(np.array(share)) - constants)
+
+    def _constant(self, quantity: str, generation: str, experts: bool) -> float:
+        keys = [(quantity, generation, experts), (quantity, "", experts), (quantity, "", not experts)]
+        return next((self.constants[key] for key in keys if key in self.constants), math.nan)
+
+
+def _logs(plans: PublishedPlans) -> Iterator[tuple[Key, float, str]]:
+    """Logarithms of ideal over measured values, with their keys and sources."""
+    if not len(plans.plans):
+        return
+    shares, errors = ideal_shares(plans, predicted(plans)), errors_of(plans, (*QUANTITIES, MEMORY))
+    source = plans.published.text["source_id"]
+    for at, (quantity, plan) in enumerate(zip(errors.quantity.tolist(), errors.plan.tolist(), strict=True)):
+        share = float(shares[quantity][plan]) if quantity in shares else math.nan
+        if share > 0.0 and not math.isnan(errors.fitted[at]):
+            key = quantity, str(errors.generation[at]), bool(errors.experts[at])
+            yield key, math.log(share) + float(errors.fitted[at]), source[plans.index[plan]]
+
+
+def _baseline(values: Sequence[tuple[float, str]]) -> float:
+    count = Counter(source for _, source in values)
+    weights = np.array([count[source] ** -0.5 for _, source in values])
+    return weighted_quantile(np.array([log for log, _ in values]), weights, 0.5)

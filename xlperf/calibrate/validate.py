@@ -1,27 +1,35 @@
-"""Predictions against published measurements: errors, coverage, tolerances, a baseline; parameters of models."""
+"""Predictions against measurements: published rows and a user's measured runs, tolerances; parameters of models."""
 
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
-from xlperf.calibrate.published_errors import plans_of
+from xlperf.calibrate.published_errors import RESULTS, plans_of
+from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csv_files import harmless
-from xlperf.catalog.read import read_plans
+from xlperf.catalog.csv_files import STANDARD, harmless, read_csv
+from xlperf.catalog.read import read_plan_tables, read_plans
+from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, unit_of
+from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.engine.learning import OF_QUANTITY, without_own_runs
+from xlperf.engine.lessons import own_runs as runs_of
 from xlperf.equations.model.operators import parameter_count
+from xlperf.explore.objectives import LARGER
+from xlperf.explore.search import evaluate_resolved
 from xlperf.measurements.comparison import Record, compare, power_records, predicted
 from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows
 
@@ -43,10 +51,8 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of a group of records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN if none is
-    known.
-
-    ``in_band`` is the share of the predicted values whose measurement lies in the 80 % band, NaN without bands.
+    """Errors of a group of records as fractions, NaN if none is known; ``in_band`` is the share of measurements in the
+    80 % band.
     """
 
     key: tuple[str, ...]
@@ -61,10 +67,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The worst acceptable value of a statistic for a group.
-
-    ``metric`` is a published column, or a quantity (step time, layer time, memory, time per token, time to first
-    token) of the primary records; blank for all of them.
+    """The worst acceptable value of a statistic for a group; ``metric`` is a published column or a quantity of the
+    primary records, blank for all of them.
     """
 
     group: str
@@ -87,9 +91,8 @@ class ValidationReport:
     tolerances: tuple[Tolerance, ...]
 
     def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
-        """Errors grouped by attributes of the records: group, quantity, source_id, accelerator, metric.
-
-        ``primary`` counts a row once per quantity.
+        """Errors grouped by attributes of the records, such as source_id and metric; ``primary`` counts a row once per
+        quantity.
         """
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
@@ -214,9 +217,8 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; empty if there is none.
-
-    Raises InputError if a statistic is unknown or a bound is no number.
+    """Sheet ``tolerances`` of a workbook; empty if there is none. Raises InputError for an unknown statistic or a bound
+    that is no number.
     """
     sheet = sheet_rows(path, "tolerances", "statistic")
     if sheet is None:
@@ -251,13 +253,9 @@ def validate(
     leave_out: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ValidationReport:
-    """Predict published rows and compare them with their measurements.
-
-    ``sources`` are CSV files or workbooks of published rows, or of plans with measured columns
-    (``measured step time (s)`` ...); default: the shipped ``validation.xlsx``. ``leave_out`` (accelerator, generation,
-    software or source_id) refits the calibration without these measurements and predicts only their rows, without
-    tolerances; otherwise the tolerances of the first workbook apply, or the shipped ones. Raises InputError for an
-    unreadable file or an impossible row.
+    """Predict published rows, or plans with measured columns, and compare them with their measurements; default: the
+    shipped ``validation.xlsx``. ``leave_out`` refits the calibration without measurements and predicts only their rows;
+    otherwise the tolerances of the first workbook apply, or the shipped ones.
     """
     shipped = workbook("validation.xlsx")
     paths = [Path(source) for source in sources] if sources else [shipped]
@@ -267,7 +265,7 @@ def validate(
         published += [rows for path in paths for rows in read_power(path)]
     _check_names(published, paths)
     if leave_out is not None:
-        from xlperf.calibrate.cross_validation import left_out, rows_of
+        from xlperf.calibrate.fit import left_out, rows_of
 
         catalog = left_out(catalog, leave_out)
         published = [rows_of(rows, catalog, leave_out) for rows in published]
@@ -301,11 +299,8 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
 
 
 def parameter_faults(catalog: Catalog) -> list[Fault]:
-    """Models whose computed total or active parameters differ from the stated ones by more than :data:`TOLERANCE`.
-
-    Publishers count the active parameters with or without the input embedding, which is a look-up; either is accepted.
-    A count stated in few digits may differ by a unit of the last: some publishers round down. Results are in sheet
-    order.
+    """Models whose computed total or active parameters differ from the stated ones by more than :data:`TOLERANCE` and a
+    unit of the last digit. Publishers count the active ones with or without the input embedding, which is a look-up.
     """
     table = catalog.tables["models"]
     models, unmodelled = catalog_models(catalog)
@@ -340,3 +335,130 @@ def _last_digit(value: float) -> float:
         return 0.0
     decimals = len(text.split(".")[1]) if "." in text else 0
     return float(10.0**-decimals)
+
+
+class Effect(NamedTuple):
+    """Effect of the runs on the prediction of one of them, in the unit of the result, with the ends of its band."""
+
+    run: str
+    result: str
+    unit: str
+    measured: float
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
+
+
+def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") -> Table:
+    """Rows of the sheet ``own_runs`` from plans with measured columns, beside those of the catalog; every ``auto`` is
+    resolved without the runs. Raises InputError, at ``origin``, if nothing is measured.
+    """
+    plain = without_own_runs(catalog)
+    added: list[Table] = []
+    for table in tables:
+        stated = [MEASURED + name for names in OF_QUANTITY[table.kind].values() for name in names]
+        known = [~np.isnan(table[name]) for name in stated if name in table]
+        rows = np.flatnonzero(np.logical_or.reduce(known)) if known else np.empty(0, dtype=np.int64)
+        if len(rows):
+            plans = table.take(rows)
+            runs = as_runs(evaluate_resolved(plans, plain)[0] if plans.auto else plans)
+            added.append(runs.with_columns({"year": np.full(len(rows), float(datetime.date.today().year))}))
+    if not added:
+        words = "measured step time, measured tpot, measured ttft, measured memory"
+        raise InputError(Fault(origin, f"needs plans with a column of measured values: {words}"))
+    return beside(catalog.tables[OWN_RUNS], added)
+
+
+def read_own_runs(path: Path, catalog: Catalog) -> Table:
+    """Own runs of a file beside those of a catalog: its sheet or table ``own_runs``, or plans with measured columns."""
+    from xlperf.catalog.read import is_workbook, read_catalog_tables, read_plans
+
+    is_csv = str(path) != STANDARD and path.suffix.lower() == ".csv" and path.is_file()
+    if is_workbook(path) or (is_csv and split_header(str(read_csv(path).header[0]))[0] == "own_run"):
+        tables, faults = read_catalog_tables(path, required=False)
+    else:
+        tables, faults = [], []
+    own = [table for table in tables if table.kind == OWN_RUNS and len(table)]
+    if faults and own:
+        raise InputError(faults)
+    if own:
+        return beside(catalog.tables[OWN_RUNS], own)
+    return own_runs(read_plans(path), catalog, path.name)
+
+
+def effects(catalog: Catalog) -> list[Effect]:
+    """Effect of the runs of a catalog on their own predictions."""
+    result = []
+    for kind in OF_QUANTITY:
+        runs = runs_of(catalog, kind)
+        if runs is None:
+            continue
+        schema = results_of(kind).by_name
+        after = evaluate_resolved(runs.plans, catalog)[1]
+        for quantity, process in runs.processes.items():
+            factor = unit_of(schema[quantity]).factor
+            for row, ratio in zip(runs.rows[quantity].tolist(), process.ratios.tolist(), strict=True):
+                names = [quantity, f"{quantity}_low", f"{quantity}_high"]
+                values = [
+                    [float(table.number(name)[row]) / factor for name in names] for table in (runs.predicted, after)
+                ]
+                before, now = ((one[0], one[1], one[2]) for one in values)
+                run, words = str(runs.plans.text("name")[row]), quantity.replace("_", " ")
+                result.append(Effect(run, words, schema[quantity].unit, math.exp(ratio) * before[0], before, now))
+    return result
+
+
+_QUANTITY_NAMES = {result: quantity for quantity, result in RESULTS.items()}
+
+
+def has_measured_plans(path: Path) -> bool:
+    """Whether a workbook or CSV file holds plans with measured columns, rather than published rows."""
+    if str(path) == STANDARD or not path.is_file():
+        return False
+    ending = path.suffix.lower()
+    if ending in (".xlsx", ".xlsm"):
+        return any(name.startswith(MEASURED) for table in read_plan_tables(path)[0] for name in table.columns)
+    if ending == ".parquet":
+        return False
+    return any(split_header(str(cell))[0].startswith(MEASURED) for cell in read_csv(path).header)
+
+
+def records_of_plans(
+    tables: Sequence[Table], catalog: Catalog, progress: Callable[[int], None] | None = None
+) -> list[Record]:
+    """Every measured value of plans beside its prediction; the first of each quantity of a plan is the primary one."""
+    items = []
+    for table in tables:
+        plans, results = evaluate_resolved(table, catalog, progress)
+        for row in range(len(plans)):
+            items += list(_records(plans, results, row))
+    return items
+
+
+def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:
+    known = results_of(plans.kind).by_name
+    names = [name.removeprefix(MEASURED) for name in plans.columns if name.startswith(MEASURED)]
+    stated = [name for name in names if not math.isnan(plans[MEASURED + name][row])]
+    quantities = [
+        _QUANTITY_NAMES.get(name, "memory" if name.startswith("memory") else name.replace("_", " ")) for name in stated
+    ]
+    for place, name in enumerate(stated):
+        column, factor = known[name], unit_of(known[name]).factor
+        measured, predicted = float(plans[MEASURED + name][row]), float(results[name][row])
+        ratio = measured / predicted if name in LARGER and predicted > 0.0 else predicted / measured
+        ends = [float(results[f"{name}_{end}"][row]) if f"{name}_low" in known else math.nan for end in ("low", "high")]
+        yield Record(
+            row_id=str(plans.text("name")[row]) or plans.place(row, "name"),
+            source_id="measured",
+            group=f"own {plans.kind}",
+            accelerator=str(plans.text("accelerator")[row]),
+            metric=column.header,
+            measured=measured / factor,
+            predicted=predicted / factor,
+            relative_error=abs(ratio - 1.0),
+            reason=str(results.text("reason")[row]),
+            kind=plans.kind,
+            quantity=quantities[place],
+            primary=quantities[place] not in quantities[:place],
+            low=ends[0] / factor,
+            high=ends[1] / factor,
+        )

@@ -15,17 +15,15 @@ import click
 
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
+from xlperf.cli import WORDS, Stop
 from xlperf.cli.command import Command, Task
-from xlperf.cli.hardware import cost, device, optimise, time
+from xlperf.cli.hardware import accelerator, add, cost, device, launch, model, optimise, plan, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import ASK
-from xlperf.cli.rows import accelerator, add, launch, model, plan
-from xlperf.cli.search import search, solve
+from xlperf.cli.search import diagnose, search, solve, sweep, uncertainty, worth
 from xlperf.cli.sheets import check, functions, guide, install, new, show, uninstall
-from xlperf.cli.stop import WORDS, Stop
-from xlperf.cli.sweep import diagnose, sweep, uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -119,9 +117,8 @@ for _command in (command for commands in _SECTIONS.values() for command in comma
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; faults of the input or the machine are lines on standard error, without a traceback.
-
-    Returns 0 done, 1 the answer is no, 2 bad input, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    """Run one command; faults of the input or the machine are lines on standard error. Returns 0 done, 1 the answer is
+    no, 2 bad input, 130 or 143 stopped.
     """
     _open_what_is_closed()
     _write_what_cannot_be_encoded_as_escapes()
@@ -165,10 +162,7 @@ def _failed(error: BaseException) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Open the null device for each standard stream that is closed.
-
-    Otherwise the next file to be opened gets its number, and messages end up in that file.
-    """
+    """Open the null device for each closed standard stream: otherwise the next file gets its number and messages."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nothing = os.open(os.devnull, os.O_RDWR if number else os.O_RDONLY)

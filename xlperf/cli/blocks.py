@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import held, replaced
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.schema import Part, parts
-from xlperf.cli.options import note_own
+from xlperf.cli.command import note_own
 from xlperf.cli.output import NONE_COUNTED, STANDARD, Legal, legal_of, progress, say, standard_output
 from xlperf.cli.table_files import (
     arrow_table,
@@ -84,9 +84,7 @@ def write_evaluated(
     scheduler: str | None = None,
 ) -> tuple[Legal, str]:  # fmt: skip
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
-
-    The output is replaced as a whole at the end. Returns how many plans are legal, and their kind. Raises InputError
-    with every fault of the file, or else with every name that the catalog lacks.
+    Returns how many plans are legal, and their kind; raises InputError with every fault of the file.
     """
     from xlperf.catalog.read import plan_blocks
 
@@ -186,10 +184,8 @@ class Blocks(NamedTuple):
 
 
 def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | None = None) -> None:
-    """Compute a sweep block by block and write it, in the memory of a few blocks.
-
-    A folder beside the output holds the finished blocks until the end; the same command resumes from them after a kill.
-    Blocks of another sweep are removed, unless a process is still writing them: then an OSError names it.
+    """Compute a sweep block by block and write it. A folder beside the output holds the finished blocks until the end;
+    the same command resumes from them after a kill.
     """
     count, number = len(blocks.sweep), blocks.sweep.num_blocks
     if output == STANDARD:

@@ -1,4 +1,4 @@
-"""Shared parts of commands: options from a table, files, tasks.
+"""Shared parts of commands: options from a table, files, tasks; the catalog and the plans that options name.
 
 A parameter that names a file has the type :class:`InputFile`, :class:`OutputFile` or :class:`EditedFile`.
 :class:`Command` checks all of them before the work starts: no input is an output under any spelling (another path, a
@@ -10,17 +10,23 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError, OptionError
+from xlperf.base.errors import Fault, InputError, OptionError, nearest
 from xlperf.base.files import irreplaceable
-from xlperf.cli.output import AS_JSON, STANDARD, WIDE
+from xlperf.cli.output import AS_JSON, STANDARD, WIDE, say
+
+if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
+    from xlperf.explore.candidates import Bounds
 
 Identity = tuple[int, int]
 Decorator = Callable[[Any], Any]
@@ -35,9 +41,7 @@ class _File(_FileType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """The files that the shell itself offers."""
-        from xlperf.cli.completion import files
-
-        return files(incomplete)
+        return [CompletionItem(incomplete, type="file")]
 
 
 class InputFile(_File):
@@ -53,10 +57,7 @@ class EditedFile(_File):
 
 
 class OutputFile(_File):
-    """Name of a file that is written.
-
-    ``suffixes``: endings that the name may have; ``-`` among them for CSV on standard output.
-    """
+    """Name of a file that is written; ``suffixes``: its possible endings, ``-`` for CSV on standard output."""
 
     name = "output file"
 
@@ -193,9 +194,8 @@ VARY = (
 
 
 def command(**shared: Decorator) -> Callable[[Any], Command]:
-    """Make a function a command: summary, help, examples, page of the guide, parameters are rows of ``commands.csv``.
-
-    ``shared``: options that a row names with ``=`` and that this module does not know.
+    """Make a function a command by rows of ``commands.csv``; ``shared``: options that a row names with ``=`` and that
+    this module does not know.
     """
 
     def made(function: Any) -> Command:
@@ -244,12 +244,8 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
 
 def _completed(option: str, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Values of an option as a shell completes them."""
-    from xlperf.cli.completion import complete_option
-
-    complete = complete_option(option)
-    if complete is None:
-        return parameter.type.shell_complete(context, parameter, incomplete)
-    return complete(context, parameter, incomplete)
+    known: dict[str, Complete] = {"--study": _studies, "--vary": _columns, **dict.fromkeys(_OBJECTIVES, _results)}
+    return known.get(option, parameter.type.shell_complete)(context, parameter, incomplete)
 
 
 def _type(value: str) -> Any:
@@ -358,10 +354,7 @@ def packed(name: str, target: str, pack: Callable[..., Any], words: str = "") ->
 
 
 def _output(output: str | None, as_json: bool, wide: bool = False, piped: bool = False) -> str | None:
-    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file.
-
-    ``wide``: tables on a terminal have all their columns.
-    """
+    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file."""
     if wide:
         click.get_current_context().meta[WIDE] = True
     if not as_json:
@@ -389,3 +382,178 @@ def _shared(name: str, words: str) -> Decorator:
         return packed(name, *_PACKS[name], words)
     (row,) = _rows()[name]
     return _parameter(row, {})
+
+
+def catalog_of(given: str | Sheets | None, source: str | None) -> Catalog:
+    """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one, with the runs
+    of ``--measured``. Rows that refer to unknown names are listed on standard error and left out.
+    """
+    from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.check import left_out
+    from xlperf.catalog.read import is_workbook
+
+    sheets = given if isinstance(given, Sheets) else Sheets(given)
+    own = source if source is not None and is_workbook(source) else None
+    note_unread(sheets.path, own)
+    catalog = load_catalog(sheets.path or own)
+    say(*(f"note: {line}" for line in left_out(catalog)), err=True)
+    return with_measured(catalog, sheets.measured) if isinstance(given, Sheets) else catalog
+
+
+def with_measured(catalog: Catalog, files: Sequence[str]) -> Catalog:
+    """The catalog with the measured runs of some files beside its own; lists their lessons on standard error."""
+    from xlperf.catalog.schema import OWN_RUNS
+
+    if files:
+        from pathlib import Path
+
+        from xlperf.calibrate.validate import read_own_runs
+
+        for file in files:
+            catalog = catalog.with_tables([read_own_runs(Path(file), catalog)])
+            if catalog.orphans.why.get(OWN_RUNS):
+                raise InputError(catalog.orphans.faults)
+    if len(catalog.tables[OWN_RUNS]):
+        from xlperf.engine.lessons import lessons
+
+        say(*(f"own runs: {lesson.words()}" for lesson in lessons(catalog)), err=True)
+    return catalog
+
+
+def note_unread(given: str | None, own: str | None) -> None:
+    """Name on standard error each sheet that looks like a catalog sheet but is not read."""
+    from xlperf.catalog.check import unread_in
+
+    say(*(f"note: {fault}" for fault in unread_in(given, own)), err=True)
+
+
+def catalog_for(given: str | Sheets | None, plans: str, tables: list[Table]) -> Catalog:
+    """The catalog of plans. Unknown names of all plans are refused at once; corrected spellings are listed."""
+    from xlperf.catalog.check import name_faults
+
+    catalog = catalog_of(given, plans)
+    faults = name_faults(tables, catalog)
+    if faults:
+        raise InputError(faults)
+    note_names(tables, catalog)
+    for table in tables:
+        note_own(table.own)
+    return catalog
+
+
+def note_own(headers: Iterable[str]) -> None:
+    """Say on standard error which columns of plans xlperf does not know."""
+    listed = ", ".join(headers)
+    if listed:
+        say(f"note: columns that are not read: {listed}", err=True)
+
+
+def note_names(tables: Sequence[Table], catalog: Catalog) -> None:
+    """List on standard error the names that were corrected to a known spelling."""
+    from xlperf.catalog.check import taken_names
+
+    say(*(f"note: {words}" for words in taken_names(tables, catalog)), err=True)
+
+
+def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:
+    """Plans with every ``auto`` resolved; standard error lists the choices."""
+    if not plans.auto:
+        return plans
+    from xlperf.explore.asked import plan_name
+    from xlperf.explore.search import resolve
+
+    resolved = resolve(plans, catalog, **bounds)
+    for row, words in resolved.notes.items():
+        say(f"{plan_name(plans, row)}: {words}", err=True)
+    return resolved.plans
+
+
+def read_chosen(plans: str, chosen: Chosen) -> list[Table]:
+    """Plans of a file: the one that is named, else all that the sheet or the file has."""
+    from xlperf.catalog.read import read_plans
+
+    tables = read_plans(plans, sheet=chosen.sheet)
+    return [_picked(tables, plans, chosen)] if chosen.is_one else tables
+
+
+def read_one_kind(plans: str, chosen: Chosen) -> Table:
+    """The plans that are meant, all training or all inference."""
+    tables = read_chosen(plans, chosen)
+    if len(tables) > 1:
+        raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {tables[0].kind}"))
+    return tables[0]
+
+
+def read_one(plans: str, chosen: Chosen) -> Table:
+    """The chosen plan of a file, the first by default."""
+    tables = read_chosen(plans, chosen)
+    return tables[0] if chosen.is_one else _picked(tables, plans, chosen)
+
+
+def _picked(tables: list[Table], plans: str, chosen: Chosen) -> Table:
+    """Plans by row or by name; a row number counts within one sheet, a name is looked for in all."""
+    row, name, _ = chosen
+    if name is None:
+        index = (row or 1) - 1
+        if index >= len(tables[0]):
+            problem = f"--row {row} is beyond the last of {len(tables[0])} {tables[0].kind} plans"
+            raise InputError(Fault(plans, problem))
+        return tables[0].take([index])
+    rows = [(table, index, str(text)) for table in tables for index, text in enumerate(table.text("name").tolist())]
+    matches = [(table, index) for table, index, text in rows if text.casefold() == name.strip().casefold()]
+    if len(matches) > 1:
+        places = " and ".join(table.place(index, "name") for table, index in matches[:2])
+        raise InputError(Fault(plans, f'{len(matches)} plans are named "{name}", at {places}; give --sheet and --row'))
+    if not matches:
+        hint = nearest(name, [text for *_, text in rows if text])
+        raise InputError(Fault(plans, f'no plan is named "{name}"; {hint}'))
+    table, index = matches[0]
+    return table.take([index])
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+_OBJECTIVES = ("--objective", "--result", "--limit", "--target")
+
+
+def names_of(kind: str) -> Complete:
+    """Names in a sheet of the shipped catalog."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from xlperf.catalog.catalog import load_catalog
+        from xlperf.catalog.schema import table_schema
+
+        return _matching(load_catalog().tables[kind].text(table_schema(kind).key.name).tolist(), incomplete)
+
+    return complete
+
+
+def words_of(words: Sequence[str]) -> Complete:
+    """Some words."""
+    return lambda _context, _parameter, incomplete: _matching(words, incomplete)
+
+
+def _studies(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from xlperf.studies import NAMES
+
+    return _matching(["list", *NAMES], incomplete)
+
+
+def _columns(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from xlperf.catalog.schema import PLAN_TABLES, table_schema
+
+    columns = (column.name for kind in PLAN_TABLES for column in table_schema(kind).columns)
+    return _matching([f"{name}=" for name in columns], incomplete)
+
+
+def _results(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from xlperf.catalog.schema import PLAN_TABLES, results_of
+
+    columns = (column for kind in PLAN_TABLES for column in results_of(kind).columns if column.kind == "result")
+    return _matching([column.name for column in columns], incomplete)
+
+
+def _matching(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Words that begin as the incomplete one does, whatever their case."""
+    start = incomplete.casefold()
+    return [CompletionItem(word) for word in dict.fromkeys(words) if word.casefold().startswith(start)]

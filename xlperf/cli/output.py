@@ -39,11 +39,7 @@ WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to o
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
-
-    ``lines``: printed one below the other; a line break inside one of them is written out. ``err``: whether they go to
-    standard error.
-    """
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal."""
     if _Progress.on_screen is not None:
         _Progress.on_screen.clear()
     coloured = not err and is_terminal() and "NO_COLOR" not in os.environ
@@ -114,9 +110,8 @@ def took(number: int, noun: str) -> None:
 
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
-    """How far the work is, on standard error: a line that moves on a terminal, else a line every ten seconds.
-
-    Yields a function that adds the number of items done. A ``length`` of 0 is unknown: the items are counted.
+    """How far the work is, on standard error; yields a function that adds the number of items done. A ``length`` of 0
+    is unknown.
     """
     line = _Progress(length, label)
     yield line.advanced
@@ -232,11 +227,8 @@ NOTHING_SAID = Front()
 
 
 def write_sheets(output: str, sheets: Iterable[tuple[str, list[Part]]], front: Front = NOTHING_SAID) -> None:
-    """Write columns of equal length by sheet to a workbook, or one below the other to CSV or Parquet.
-
-    ``output``: file that ends in .xlsx, .csv, .parquet or .json, ``-`` or ``AS_JSON``; replaced whole when everything
-    is written. ``sheets``: name of the sheet and its columns, in the units used inside; but in a workbook all have the
-    same columns. ``front``: for the front sheet of a workbook.
+    """Write columns by sheet to a workbook, or one below the other to CSV, Parquet or JSON, where all sheets have the
+    same columns. A file is replaced whole when everything is written.
     """
     if is_workbook(output):
         _write_workbook(output, sheets, front)
@@ -268,9 +260,8 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
 
 
 def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[str, list[Part]]) -> None:
-    """An object for each row, by name and unit as in ``ttft_ms``: numbers, texts, true and false; null for blanks.
-
-    Each object holds the tables of ``nested`` under their names.
+    """An object for each row, by name and unit as in ``ttft_ms``, with null for blanks; each holds the tables of
+    ``nested``.
     """
     inside = {name: list(_objects(block)) for name, block in nested.items()}
     stream.write("[")
@@ -311,10 +302,8 @@ def deliver(
 
 
 def text_table(block: list[Part]) -> list[str]:
-    """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
-
-    ``block``: columns of one length, in the units used inside. On a terminal the table is as wide as it: see
-    :func:`narrowed`.
+    """Columns as lines of text, as wide as the terminal: words to the left, numbers to the right, without columns that
+    have no value.
     """
     columns = [TextColumn.of(column, values) for column, values in block]
     return narrowed([column for column in columns if any(column.cells)], terminal_width())
@@ -497,69 +486,3 @@ def standard_output() -> IO[str]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
     return sys.stdout
-
-
-_MARKERS = "xo*+#@%&"
-_MOST_SERIES = len(_MARKERS)
-_WIDTHS = 50, 110
-"""Narrowest and widest plot. [columns]"""
-_HEIGHT = 18
-"""Rows of a plot of points. [-]"""
-Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-
-
-def plotter() -> Any:
-    """The drawing library with a clean figure as wide as the terminal; None without a terminal or the library."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        import plotext
-    except ModuleNotFoundError:
-        return None
-    drawing: Any = plotext
-    drawing.clear_figure()
-    drawing.theme("clear")
-    return drawing
-
-
-def _width() -> int:
-    return min(max(shutil.get_terminal_size().columns - 2, _WIDTHS[0]), _WIDTHS[1])
-
-
-def show_points(title: str, x_title: str, y_title: str, series: Series) -> None:
-    """Draw points by series, each with a marker of its own.
-
-    ``series``: values along and up, by the name of the series.
-    """
-    drawing = plotter()
-    if drawing is None or not any(len(x) > 1 for x, _ in series.values()):
-        return
-    drawn = list(series.items())[:_MOST_SERIES]
-    drawing.plotsize(_width(), _HEIGHT)
-    for (_, (x, y)), marker in zip(drawn, _MARKERS, strict=False):
-        drawing.scatter(list(x), list(y), marker=marker)
-    named = ", ".join(f"{marker} {name}" for (name, _), marker in zip(drawn, _MARKERS, strict=False) if name)
-    drawing.title(f"{title}: {y_title} over {x_title}")
-    _say(drawing)
-    more = f" (of {len(series)})" if len(series) > len(drawn) else ""
-    say(*([f"{named}{more}"] if len(drawn) > 1 else []))
-
-
-def show_stacked(title: str, names: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
-    """Draw a bar for each name, the first on top, made of its parts.
-
-    ``parts``: amounts by part, one for each name.
-    """
-    drawing = plotter()
-    if drawing is None or not names:
-        return
-    drawing.plotsize(_width(), 3 * len(names) + 5)
-    backwards = [list(reversed(list(values))) for values in parts.values()]
-    letters = [name[0] for name in parts]
-    drawing.stacked_bar(list(reversed(list(names))), backwards, orientation="h", width=0.5, marker=letters)
-    drawing.title(f"{title}: {', '.join(f'{letter} = {name}' for letter, name in zip(letters, parts, strict=True))}")
-    _say(drawing)
-
-
-def _say(drawing: Any) -> None:
-    say("", *str(drawing.uncolorize(drawing.build())).rstrip("\n").split("\n"))

@@ -9,8 +9,17 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import Part, parts
-from xlperf.cli.command import Chosen, Machines, Sheets, command
-from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, without_auto
+from xlperf.cli.command import (
+    Chosen,
+    Machines,
+    Sheets,
+    catalog_for,
+    catalog_of,
+    command,
+    note_unread,
+    read_one,
+    without_auto,
+)
 from xlperf.cli.output import (
     AS_JSON,
     NONE_COUNTED,
@@ -173,32 +182,6 @@ def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, cata
         say(f"{plan.place(0, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
         raise click.exceptions.Exit(1)
     deliver(output, "operators", parts(operators), "operator")
-    if output is None:
-        _show_memory(evaluated(plan, known))
-
-
-def _show_memory(results: Table) -> None:
-    """Draw the memory of a plan on a terminal: of a training plan by pipeline stage, of an inference plan by part."""
-    from xlperf.base.units import factor
-    from xlperf.cli.output import show_stacked
-
-    def number(name: str) -> float:
-        return float(results.number(name)[0]) / factor("GiB")
-
-    capacity = number("memory_capacity")
-    if results.kind == "inference_results":
-        parts_of = {"weights": number("memory_weights"), "kv cache": number("memory_kv_cache")}
-        used = {name: [value] for name, value in parts_of.items() if value == value}
-        others = number("memory") - sum(values[0] for values in used.values())
-        used |= {"activations": [max(others, 0.0)], "free": [max(capacity - number("memory"), 0.0)]}
-        show_stacked("Memory (GiB)", ["accelerator"], used)
-        return
-    known = {f"{stage} stage": number(f"memory_{stage}_stage") for stage in ("first", "middle", "last")}
-    known = {words: value for words, value in known.items() if value == value}
-    reserved = max(number("memory_reserved") - number("memory"), 0.0)
-    rest = [max(capacity - value - reserved, 0.0) for value in known.values()]
-    shares = {"used": list(known.values()), "reserved": [reserved] * len(known), "free": rest}
-    show_stacked("Memory by stage (GiB)", list(known), shares)
 
 
 @command()
@@ -229,19 +212,6 @@ def frontier(
     shown = [part for part in parts(best) if part[0].name in names]
     shown += [part for part in parts(results) if part[0].name in SHOWN]
     deliver(output, "frontier", parts(best, results), "point", shown)
-    if output is None:
-        _show_frontier(best, results)
-
-
-def _show_frontier(plans: Table, results: Table) -> None:
-    """Draw throughput over speed per user on a terminal, a marker for each plan."""
-    from xlperf.cli.output import show_points
-
-    names = plans.text("name")
-    speed, rate = (results.number(f"tokens_per_second_per_{unit}") for unit in ("user", "accelerator"))
-    rows = {str(name): names == name for name in dict.fromkeys(names.tolist())}
-    series = {name: (speed[mask].tolist(), rate[mask].tolist()) for name, mask in rows.items()}
-    show_points("Frontier", "token/s for a user", "token/s of an accelerator", series)
 
 
 def _evaluated(table: Table, catalog: Catalog, block: int, bounds: Bounds) -> Iterator[tuple[Table, Table]]:

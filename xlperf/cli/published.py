@@ -15,8 +15,7 @@ import click
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.schema import parts, viewed_columns
-from xlperf.cli.command import command
-from xlperf.cli.options import catalog_of
+from xlperf.cli.command import catalog_of, command
 from xlperf.cli.output import (
     STANDARD,
     aligned,
@@ -45,8 +44,7 @@ def validate(
     """Compare predictions with published measurements."""
     only = {
         "--cross-validate": cross_validate, "--kernels": kernels, "--own": own_runs, "--choice": choice,
-        "--pairs": pairs,
-        "--readme": readme is not None,
+        "--pairs": pairs, "--readme": readme is not None,
     }  # fmt: skip
     named = [name for name, chosen in only.items() if chosen]
     if len(named) > 1 or (named and leave_out is not None):
@@ -57,7 +55,10 @@ def validate(
         raise click.UsageError("-o goes with errors, --choice and --pairs")
     known = catalog_of(catalog, None)
     if readme is not None:
-        _write_page(Path(readme), known)
+        from xlperf.calibrate.accuracy import Page, write_tables
+
+        placed = write_tables(Path(readme), Page(_measured_rows(()), known, _announced))
+        wrote(readme, len(placed), "table")
     elif own_runs:
         _own_accuracy(files, known)
     elif kernels:
@@ -69,14 +70,6 @@ def validate(
     else:
         return _validated(files, output, leave_out, known)
     return 0
-
-
-def _write_page(path: Path, known: Catalog) -> None:
-    """Write the tables of the accuracy page or of the README between their markers."""
-    from xlperf.calibrate.page import Page, write_tables
-
-    placed = write_tables(path, Page(_measured_rows(()), known, _announced))
-    wrote(str(path), len(placed), "table")
 
 
 def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None, known: Catalog) -> int:
@@ -91,7 +84,7 @@ def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None
             if rows:
                 say(title, *_aligned(header, rows), "")
     if not files and leave_out is None and output is None:
-        from xlperf.calibrate.page import Page
+        from xlperf.calibrate.accuracy import Page
 
         table = Page(_measured_rows(()), known, _announced).expected()
         say("What to expect: publishers that no fit has read, as first predicted", *_aligned(*table), "")
@@ -102,16 +95,14 @@ def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None
 
 @command()
 def calibrate(
-    fit: bool, values_only: bool, machines: bool, own_runs: bool, measurements: str | None, mine: tuple[str, ...],
+    fit: bool, own_runs: bool, measurements: str | None, mine: tuple[str, ...],
     date: datetime.datetime | None, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
     """Show the calibration, or fit it to measured kernels and published runs."""
-    if not fit and (measurements or date or values_only or machines or own_runs):
-        raise click.UsageError("--measurements, --date, --values-only, --machines and --own-runs need --fit")
-    if own_runs and (values_only or machines or (output is not None and not output.lower().endswith(".csv"))):
-        raise click.UsageError("--own-runs goes with neither --values-only nor --machines, and writes .csv")
-    if machines and values_only:
-        raise click.UsageError("--machines chooses no constants: leave --values-only out")
+    if not fit and (measurements or date or own_runs):
+        raise click.UsageError("--measurements, --date and --own-runs need --fit")
+    if own_runs and output is not None and not output.lower().endswith(".csv"):
+        raise click.UsageError("--own-runs writes .csv")
     known = catalog_of(catalog, None)
     if mine:
         if fit:
@@ -123,12 +114,11 @@ def calibrate(
         return
     table = known.tables["calibration"]
     if fit:
-        from xlperf.calibrate.bands import fitted_calibration, refitted_bands, refitted_machines
-        from xlperf.calibrate.fit import read_measured
+        from xlperf.calibrate.fit import fitted_calibration, refitted_bands, refitted_machines
+        from xlperf.calibrate.published_errors import read_measured
 
         day, measured = f"{date or datetime.datetime.now():%Y-%m-%d}", read_measured(measurements)
-        if not machines:
-            known = known.with_tables([fitted_calibration(known, day, measured, _announced, values_only)])
+        known = known.with_tables([fitted_calibration(known, day, measured, _announced)])
         _announced("machines")
         known = refitted_machines(measured, known, day)
         _announced("bands")
@@ -155,7 +145,7 @@ def _write_table(output: str, table: Table, catalog: str | None, noun: str) -> N
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
     """Show each of the user's runs before and after, and their lessons, and write them."""
-    from xlperf.calibrate.own_runs import effects, own_runs
+    from xlperf.calibrate.validate import effects, own_runs
     from xlperf.catalog.read import read_plans
     from xlperf.engine.lessons import lessons
 
@@ -165,13 +155,14 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
     if taught.orphans.why.get(runs.kind):
         raise InputError(taught.orphans.faults)
     header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
-    lines = []
-    for run in effects(taught):
-        bands = [
-            (f"{now:.4g}", "-" if math.isnan(low) else f"{low:.4g} to {high:.4g}")
-            for now, low, high in (run.before, run.after)
-        ]
-        lines.append((run.run, run.result, run.unit, f"{run.measured:.4g}", *bands[0], *bands[1]))
+
+    def banded(now: float, low: float, high: float) -> tuple[str, str]:
+        return f"{now:.4g}", "-" if math.isnan(low) else f"{low:.4g} to {high:.4g}"
+
+    lines = [
+        (run.run, run.result, run.unit, f"{run.measured:.4g}", *banded(*run.before), *banded(*run.after))
+        for run in effects(taught)
+    ]
     say(*_aligned(header, lines), err=output is not None)
     say(*(f"own runs: {lesson.words()}" for lesson in lessons(taught)), err=output is not None)
     if output is not None:
@@ -231,7 +222,7 @@ def _write(output: str | None, text: str, number: int, noun: str) -> None:
 
 def _cross_validate(catalog: Catalog) -> None:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table
-    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.published_errors import read_measured
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -243,8 +234,17 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
     """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted; with
     an output, also write a line per choice or pair.
     """
-    from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
-    from xlperf.calibrate.pairs import collected_pairs, pair_lines, pair_table, pairs_of, runs_of
+    from xlperf.calibrate.choice import (
+        alternatives_of,
+        choice_lines,
+        choice_table,
+        choices,
+        collected_pairs,
+        pair_lines,
+        pair_table,
+        pairs_of,
+        runs_of,
+    )
     from xlperf.catalog.csv_files import harmless
 
     with progress(0, "published runs") as done:

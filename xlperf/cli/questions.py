@@ -9,8 +9,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import Column, first_words, parts, questions, rounded, table_schema
-from xlperf.cli.command import Command, Sheets, command
-from xlperf.cli.options import catalog_of
+from xlperf.cli.command import Command, Sheets, catalog_of, command, names_of, words_of
 from xlperf.cli.output import (
     Front,
     aligned,
@@ -44,8 +43,6 @@ def _option(column: Column, value: str) -> Any:
 
 def _entries(column: Column, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
     """Values of an entry as a shell completes them: names of a sheet, or words of a choice."""
-    from xlperf.cli.completion import names_of, words_of
-
     complete = names_of(column.reference) if column.kind == "reference" else words_of(column.entries)
     return complete(context, parameter, incomplete)
 
@@ -67,25 +64,27 @@ def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
-def _answered(kind: str, given: dict[str, str | None], output: str | None, catalog: Sheets) -> int:
-    """Answer a form and print or write it; 1 without an answer."""
+def _delivered(answer: Answered, output: str | None, catalog: Catalog) -> int:
+    """Print or write an answer; 1 if there is none, or if it misses a limit."""
     from xlperf.engine import evaluate
-    from xlperf.explore.forms import answered, nested_parts
+    from xlperf.explore.forms import nested_parts
 
-    known = catalog_of(catalog, None)
-    answer = answered(kind, given, known)
     plan = answer.plan
     if output is None:
-        say(*answer_lines(answer, _ways(answer.nested["ways"]) if kind == "serve" else _tables(answer)))
+        say(*answer_lines(answer, _shown(answer)))
         took(1, "answer")
-    elif plan is not None and not (is_json(output) or is_workbook(output) or is_page(output)):
-        deliver(output, plan.kind, parts(plan, evaluate(plan, known)), "plan")
     elif is_page(output):
-        _write_page(output, answer, known)
+        _write_page(output, answer, catalog)
+    elif answer.kind == "chip" and not (answer.refused or is_json(output)):
+        _write_chip(output, answer, catalog)
+    elif plan is not None and not (is_json(output) or is_workbook(output)):
+        deliver(output, plan.kind, parts(plan, evaluate(plan, catalog)), "plan")
     else:
         front = Front(answers=[answer.words], nested=nested_parts(answer))
-        deliver(output, kind, answer.whole, "answer", front=front)
-    return 1 if answer.refused else 0
+        deliver(output, answer.kind, answer.whole, "answer", front=front)
+    if output is not None:
+        say(*answer.missed, err=True)
+    return 1 if answer.refused or answer.missed else 0
 
 
 def _write_page(output: str, answer: Answered, catalog: Catalog) -> None:
@@ -96,6 +95,32 @@ def _write_page(output: str, answer: Answered, catalog: Catalog) -> None:
     with progress(0, "answers computed") as done:
         write_page(output, answer, catalog, all_processes(), done)
     wrote(output, 1, "answer")
+
+
+def _write_chip(output: str, answer: Answered, catalog: Catalog) -> None:
+    """Write a chip as a row of accelerators, in a workbook with its device and its answer."""
+    from xlperf.explore.chips import chip_row
+
+    if not is_workbook(output):
+        deliver(output, "accelerators", parts(answer.nested["accelerator"]), "accelerator")
+        return
+    row, device = chip_row(answer.table, catalog, derived=True)
+    sheets = [("accelerators", parts(row)), ("devices", parts(device)), ("chip", answer.whole)]
+    sheets += [("worth", parts(answer.nested["worth"]))] if "worth" in answer.nested else []
+    write_sheets(output, sheets, Front(answers=[answer.words]))
+    wrote(output, 1, "accelerator")
+
+
+def _shown(answer: Answered) -> list[str]:
+    """Lines of the tables beside an answer: ways to serve, limits that a chip misses and the worth of more, others."""
+    from xlperf.explore.forms import nested_parts
+
+    if answer.kind == "serve":
+        return _ways(answer.nested["ways"])
+    titles = {"worth": "What the next unit is worth"} if answer.kind == "chip" else questions()[answer.kind].tables
+    tables = [(titles[name], table) for name, table in nested_parts(answer).items() if name in titles and table]
+    blocks = [list(answer.missed), *([f"{title}:", *text_table(table)] for title, table in tables)]
+    return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
 def _ways(ways: Table) -> list[str]:
@@ -119,20 +144,14 @@ def _ways(ways: Table) -> list[str]:
     return aligned(list(zip(*lines, strict=True)), (True, False, False, True, True, True, True, False))
 
 
-def _tables(answer: Answered) -> list[str]:
-    """Lines of the tables beside an answer, each below its title."""
-    from xlperf.explore.forms import nested_parts
-
-    titles = questions()[answer.kind].tables
-    shown = [(titles[name], text_table(block)) for name, block in nested_parts(answer).items() if block]
-    return [line for title, lines in shown for line in (f"{title}:", *lines, "")][:-1]
-
-
 def _question(kind: str) -> Command:
     """The command of a question."""
 
     def asked(output: str | None, catalog: Sheets, **given: str | None) -> int:
-        return _answered(kind, given, output, catalog)
+        from xlperf.explore.forms import answered
+
+        known = catalog_of(catalog, None)
+        return _delivered(answered(kind, given, known), output, known)
 
     asked.__name__ = kind
     return command(entries=partial(form_options, kind))(asked)
@@ -148,36 +167,7 @@ def chip(output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tup
     if vary:
         return _varied(asked_form("chip", given)[1], vary, required, output, catalog)
     known = catalog_of(catalog, None)
-    return _one(answered("chip", given, known, required), output, known)
-
-
-def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
-    """Say or write the answer of one chip; 1 if it has none or misses a limit."""
-    from xlperf.explore.forms import nested_parts
-
-    worth, missed = answer.nested.get("worth"), answer.missed
-    if output is None:
-        shown = [] if worth is None else ["What the next unit is worth:", *text_table(parts(worth))]
-        say(*answer_lines(answer, [*missed, *[""] * bool(missed and shown), *shown]))
-        took(1, "answer")
-    elif is_page(output):
-        _write_page(output, answer, catalog)
-    elif is_json(output) or answer.refused:
-        front = Front(answers=[answer.words], nested=nested_parts(answer))
-        deliver(output, "chip", answer.whole, "answer", front=front)
-    elif not is_workbook(output):
-        deliver(output, "accelerators", parts(answer.nested["accelerator"]), "accelerator")
-    else:
-        from xlperf.explore.chips import chip_row
-
-        row, device = chip_row(answer.table, catalog, derived=True)
-        sheets = [("accelerators", parts(row)), ("devices", parts(device)), ("chip", answer.whole)]
-        sheets += [("worth", parts(worth))] if worth is not None else []
-        write_sheets(output, sheets, Front(answers=[answer.words]))
-        wrote(output, 1, "accelerator")
-    if output is not None:
-        say(*missed, err=True)
-    return 1 if answer.refused or missed else 0
+    return _delivered(answered("chip", given, known, required), output, known)
 
 
 def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Sheets) -> int:

@@ -1,15 +1,42 @@
-"""Commands that choose plans: ``search`` (the best) and ``solve`` (the least that suffices)."""
+"""Commands that choose and vary plans: ``search`` (the best), ``solve`` (the least that suffices), ``sweep`` (grids and
+samples), ``uncertainty``, ``worth`` of a change, ``diagnose``.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.command import Chosen, Sheets, command, packed
-from xlperf.cli.options import catalog_for, read_chosen, read_one_kind
-from xlperf.cli.output import Front, deliver, is_workbook, progress, say, text_table, write_sheets, wrote
+from xlperf.catalog.schema import parts
+from xlperf.cli.command import (
+    Chosen,
+    Machines,
+    Sheets,
+    catalog_for,
+    command,
+    packed,
+    read_chosen,
+    read_one,
+    read_one_kind,
+    without_auto,
+)
+from xlperf.cli.output import (
+    STANDARD,
+    WORKBOOK_ROWS,
+    Front,
+    asked_of,
+    deliver,
+    is_json,
+    is_workbook,
+    progress,
+    say,
+    text_table,
+    write_sheets,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from xlperf.explore.asked import Doubts
@@ -76,3 +103,140 @@ def solve(
         deliver(output, table.kind, whole, "plan", shown, front=front)
     if not solved.complete:
         raise click.exceptions.Exit(1)
+
+
+@command()
+def sweep(
+    plans: str, vary: tuple[str, ...], samples: int | None, sampling: str, seed: int, wanted: tuple[str, ...],
+    objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
+    output: str | None, bounds: Bounds, catalog: Sheets,
+) -> None:  # fmt: skip
+    """Compute plans over a grid of values of their columns and of the catalog's."""
+    from xlperf.explore.asked import asked_sweep
+    from xlperf.explore.space import MOST_PLANS
+    from xlperf.explore.sweep import best_rows
+    from xlperf.explore.sweep import sweep as swept
+    from xlperf.explore.vary import Sampling, vary_line
+
+    table = read_one_kind(plans, chosen)
+    lines = [vary_line(text) for text in vary]
+    known = catalog_for(catalog, plans, [table])
+    drawn = Sampling(samples, sampling, seed) if samples is not None else None
+    asked = asked_sweep(table, known, lines, drawn, wanted, objective, limits, top, bounds)
+    whole, words = asked.whole, []
+    say(*asked.unmoved, err=True)
+    if asked.best is not None:
+        with progress(len(whole), f"{len(whole):,} {table.kind} plans") as done:
+            rows = best_rows(asked.best, machines.processes, machines.scheduler, done)
+        words = [asked.words(rows)]
+        say(*words, err=True)
+        if not len(rows.plans):
+            raise click.exceptions.Exit(1)
+    elif output is None or is_workbook(output) or is_json(output):
+        with progress(len(whole), "plans computed") as done:
+            rows = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
+    else:
+        from xlperf.cli.blocks import Blocks, write_sweep
+
+        suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
+        blocks = Blocks(whole, (*sorted(asked.named), *asked.results) if asked.results else (), suffix)
+        write_sweep(output, blocks, machines.processes, machines.scheduler)
+        wrote(output, len(whole), "plan")
+        return
+    everything, shown = asked.blocks(rows)
+    front = Front(asked.wanted[:1] if asked.best is not None else asked.results, words)
+    deliver(output, "sweep", everything, "plan", shown, front=front)
+
+
+@command()
+def uncertainty(
+    plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
+    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: Sheets,
+) -> None:  # fmt: skip
+    """Say how sure a result is, which plan is likely better, and which input decides."""
+    from xlperf.explore.asked import asked_uncertainty
+    from xlperf.explore.vary import vary_line
+
+    table = read_one_kind(plans, chosen)
+    lines = [vary_line(text) for text in vary]
+    known = catalog_for(catalog, plans, [table])
+    study = asked_uncertainty(
+        table, known, lambda given: without_auto(given, known, {}), result, lines, limits,
+        band=band, ranges=ranges, draws=draws, seed=seed, sobol=sobol, processes=processes,
+    )  # fmt: skip
+    summary, effects = map(parts, study)
+    if output is None:
+        say(*text_table(summary), "", *text_table(effects))
+    elif is_workbook(output):
+        write_sheets(output, [("uncertainty", summary), ("inputs", effects)])
+    else:
+        write_sheets(output, [("uncertainty", summary)])
+    if output is not None:
+        wrote(output, len(table), "plan")
+
+
+@command()
+def worth(
+    plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
+    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: Sheets,
+) -> None:  # fmt: skip
+    """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
+    from xlperf.explore.asked import asked_worth
+    from xlperf.explore.vary import vary_line
+
+    table = read_one_kind(plans, chosen)
+    lines = [vary_line(text) for text in vary]
+    known = catalog_for(catalog, plans, [table])
+    with progress(0, "plans tried") as done:
+        result = asked_worth(table, known, lines, limits, mapping, against, processes, bounds, done)
+    deliver(output, "worth", parts(result), "accelerator" if against else "change")
+
+
+@command()
+def diagnose(
+    plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
+    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
+    every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
+    """Rank what would explain that a run is slower or faster than its plan."""
+    from xlperf.explore.remedy import Evidence, asked_diagnosis
+
+    plan = read_one(plans, chosen)
+    files = tuple(text for text in measured if "=" not in text and Path(text).suffix)
+    measured = tuple(text for text in measured if text not in files)
+    known = catalog_for(Sheets(catalog, files), plans, [plan])
+    plan = without_auto(plan, known, bounds)
+    runs = Evidence(measured, logs, profile), Evidence(before, logs_before, profile_before)
+    with progress(0, "variants of the plan") as done:
+        found = asked_diagnosis(
+            plan, known, *runs, profile_steps, top, every, done, lambda line: say(line, err=True)
+        )  # fmt: skip
+    diagnosis, cure = found.diagnosis, found.cure
+    say(*found.notes, err=True)
+    for reading in diagnosis.readings:
+        say(reading.words, err=output is not None)
+    if mine is not None:
+        from xlperf.explore.diagnose import as_it_ran
+
+        ran = as_it_ran(plan, diagnosis)
+        write_sheets(mine, [(plan.kind, parts(ran))])
+        wrote(mine, 1, "run")
+    if output is not None and is_workbook(output):
+        from xlperf.workbook.report.book import write_diagnosis
+
+        write_diagnosis(output, diagnosis, *asked_of(), cure.lines, cure.plan)
+        wrote(output, len(diagnosis.explanations), "explanation")
+    elif output is not None and not is_json(output):
+        deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
+    elif output is not None or len(diagnosis.explanations):
+        whole = parts(diagnosis.explanations)
+        deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
+    if output is None:
+        say(*found.lines)
+    say(*cure.lines, err=output is not None)
+    if found.nothing_near:
+        say(found.nothing_near, err=True)
+        raise click.exceptions.Exit(1)
+
+
+_AT_LENGTH = ("advice", "change")

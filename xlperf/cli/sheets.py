@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from itertools import accumulate, groupby
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from xlperf.base import resources
 from xlperf.base.errors import Fault, HostError, InputError
+from xlperf.base.files import replaced
 from xlperf.cli.command import command
 from xlperf.cli.output import aligned, say, working
 
@@ -150,9 +153,7 @@ def install(
     if python is not None:
         raise click.UsageError("--python goes with --output; without it, run the interpreter to compute with")
     if host == "completion":
-        from xlperf.cli import completion
-
-        say(completion.install(folder))
+        say(_install_completion(folder))
     else:
         say(import_module(_HOSTS[host]).install())
     return 0
@@ -172,9 +173,7 @@ def _update(host: str) -> int:
 def uninstall(host: str) -> None:
     """Remove the XLPERF_ functions from a spreadsheet program."""
     if host == "completion":
-        from xlperf.cli import completion
-
-        say(completion.uninstall())
+        say(_uninstall_completion())
     else:
         say(import_module(_HOSTS[host]).uninstall())
 
@@ -220,3 +219,37 @@ def _parts(page: list[str], words: str) -> list[str]:
         whole = len(body) <= _SHORT and (lines or words.casefold() in heading.casefold())
         parts += [heading, *body] if whole else [heading, *lines, ""] if lines else []
     return parts
+
+
+_SHELLS = {
+    "bash": "~/.local/share/bash-completion/completions/xlperf",
+    "zsh": "~/.zfunc/_xlperf",
+    "fish": "~/.config/fish/completions/xlperf.fish",
+}
+"""Files from which each shell reads the completion of a command."""
+
+
+def _install_completion(shell: str | None = None) -> str:
+    """Write the completion of a shell, by default that of the user's account; a line with its place."""
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    if name not in _SHELLS:
+        raise InputError(Fault("", f"the shell {name or 'is not known'}: name one of {', '.join(_SHELLS)}".strip()))
+    script = get_completion_class(name)
+    assert script is not None  # click has those of _SHELLS
+    path = Path(_SHELLS[name]).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as temporary:
+        temporary.write_text(
+            script(click.get_current_context().find_root().command, {}, "xlperf", "_XLPERF_COMPLETE").source(),
+            encoding="utf-8",
+        )
+    more = "; in ~/.zshrc: fpath+=~/.zfunc; autoload -U compinit; compinit" if name == "zsh" else ""
+    return f"{path}: completion of xlperf in {name}, in new terminals{more}"
+
+
+def _uninstall_completion() -> str:
+    """Remove what :func:`_install_completion` wrote; a line with their names."""
+    paths = [path for path in (Path(name).expanduser() for name in _SHELLS.values()) if path.is_file()]
+    for path in paths:
+        path.unlink()
+    return f"removed: {', '.join(map(str, paths))}" if paths else "no completion of xlperf is installed"

@@ -64,10 +64,7 @@ def csv_header(block: list[Part]) -> str:
 
 
 def csv_rows(block: list[Part]) -> bytes:
-    """Columns of one length as lines of CSV, in UTF-8.
-
-    ``block``: columns, in the units used inside. Returns without the header.
-    """
+    """Columns of one length as lines of CSV in UTF-8, without the header."""
     if len(block) > 1 and len(block[0][1]) >= ARROW_ROWS:
         try:
             return _arrow_rows(block)
@@ -141,9 +138,8 @@ def pyarrow() -> tuple[Any, Any]:
 
 
 def arrow_table(block: list[Part]) -> Any:
-    """Columns of one length as an Arrow table; text as a dictionary, flags as bool, blanks as null.
-
-    ``block``: columns, in the units used inside. Returns the unit of each column in its metadata.
+    """Columns of one length as an Arrow table with units in its metadata; text as a dictionary, flags as bool, blanks
+    as null.
     """
     pa, _ = pyarrow()
     arrays = [_arrow(pa, column, values) for column, values in block]
@@ -179,10 +175,7 @@ def parquet_rows(files: Iterable[Path]) -> Iterable[Any]:
 
 
 def written_block(block: list[Part], suffix: str) -> bytes:
-    """Columns of one length as a whole file.
-
-    ``block``: columns, in the units used inside. ``suffix``: ``.csv`` or ``.parquet``. Returns the file.
-    """
+    """Columns of one length as a whole file of ``.csv`` or ``.parquet``."""
     if suffix == ".parquet":
         stream = io.BytesIO()
         write_parquet(stream, [arrow_table(block)])

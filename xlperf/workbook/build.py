@@ -200,7 +200,7 @@ def build_template(path: str | Path | None = None) -> Path:
 def build_checked(path: str | Path | None = None) -> list[Path]:
     """Write the table of measured runs, which badges go by, with errors of models left out of the fit."""
     from xlperf.calibrate.accuracy import cross_validated_errors, measured_csv
-    from xlperf.calibrate.fit import read_measured
+    from xlperf.calibrate.published_errors import read_measured
 
     measured = read_measured()
     published = (measured.training, measured.inference)

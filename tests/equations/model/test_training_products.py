@@ -9,7 +9,7 @@ from documented import without_documented
 from laws.random_plans import table_of
 from shipped import shipped_measured
 
-from xlperf.calibrate.cross_validation import lost_ratios
+from xlperf.calibrate.fit import lost_ratios
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain

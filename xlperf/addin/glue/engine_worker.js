@@ -10,7 +10,7 @@ async function started({ pyodide, wheel }) {
   const response = await fetch(wheel);
   if (!response.ok) throw new Error(`${wheel}: ${response.status} ${response.statusText}`);
   python.unpackArchive(await response.arrayBuffer(), "wheel");
-  return python.pyimport("xlperf.addin.office_engine");
+  return python.pyimport("xlperf.addin.worker");
 }
 
 self.onmessage = async ({ data }) => {

@@ -18,18 +18,18 @@ import unohelper
 from com.sun.star.lang import XServiceInfo
 from com.sun.star.sheet.FillDirection import TO_BOTTOM
 from com.sun.star.task import XJob
-
-from xlperf.addin.client import Client, WorkerError, stale_words
-from xlperf.addin.libreoffice_host import (
+from xlperf_host.client import Client, WorkerError, stale_words
+from xlperf_host.host import (
     CalcTables,
+    Neighbours,
     argument,
+    by_own_function,
     error_value,
     make_portable,
     method_of,
     portable_name,
     result,
 )
-from xlperf.addin.neighbours import Neighbours, by_own_function
 
 try:
     from org.xlperf import XXlperf
@@ -95,10 +95,8 @@ for _name, _about in FUNCTIONS.items():
 
 
 def refresh(document):
-    """Enter the formulas that call xlperf again, so that they are known by name and computed.
-
-    LibreOffice shows the values that a file was saved with, and 7.4 does not know underscore names on load.
-    Only cells that hold a formula are touched; a text that looks like one stays text.
+    """Enter the formulas that call xlperf again: LibreOffice shows saved values, and 7.4 does not know underscore names
+    on load.
     """
     modified = document.isModified()
     undo = document.getUndoManager()
