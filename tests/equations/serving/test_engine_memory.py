@@ -101,3 +101,18 @@ def test_latents_of_sparse_attention_in_fp8_have_scales(catalog: Catalog) -> Non
     plan = {"model": "DeepSeek-V3.2", "kv_precision": "fp8", "prompt_length": 4095, "precision": "fp8"}
     result = started(catalog, 8, **plan, accelerator="H200-SXM-141GB")
     assert result.number("memory_kv_cache")[0] == pytest.approx(4096 * 61 * (656 + 132), rel=1e-9)
+
+
+def test_a_plan_without_a_release_says_what_earlier_ones_have_room_for(catalog: Catalog) -> None:
+    """C07 as published: gpt-oss-120b on one H100 was refused in October 2025 [vllm issue 27508]; C17: 20.43."""
+    plan = {"model": "gpt-oss-120b", "precision": "fp4", "activation_precision": "bf16", "prompt_length": 131_071,
+            "prefill_tokens": 1024, "memory_fraction": 0.95}  # fmt: skip
+    newest, stated = started(catalog, **plan), started(catalog, **plan, software_release="0.11.0")
+    assert "vllm before 0.20 has room for 0.779 such requests, not 1.79" in newest.text("reason")[0]
+    assert "no release" not in stated.text("reason")[0]
+    flash = started(
+        catalog, 8, model="DeepSeek-V4-Flash", accelerator="B200-SXM-180GB", expert_parallel=8, precision="fp4",
+        activation_precision="fp8", kv_precision="fp8", prompt_length=1_048_575, prefill_tokens=8192,
+        memory_fraction=0.95,
+    )  # fmt: skip
+    assert "vllm before 0.26 has room for 20.4 such requests" in flash.text("reason")[0]
