@@ -22,7 +22,7 @@ from xlperf.catalog.formats import (
 )
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Spellings, Table
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_models, named_model
@@ -328,6 +328,16 @@ def _sglang(plan: Stated, settings: Mapping[str, str]) -> None:
         plan["data_parallel_attention"] = _text(data)
         if "prefill_tokens" in plan:  # the chunk of all of them together
             plan["prefill_tokens"] = _text(_number(plan, "prefill_tokens") // data)
+    if settings.get("@experts") == "yes":  # DeepEP and the engine's first expert parallelism cover all ranks
+        plan["expert_parallel"] = _text(tensor)
+    drafter = settings.get("@drafter", "None").upper()
+    if drafter == "NGRAM":
+        plan["draft_layers"] = "0"
+    if drafter != "NONE" and "draft_tokens" not in plan:
+        if drafter == "NGRAM" and "@verified" in settings:
+            plan["draft_tokens"] = _text(_number(settings, "@verified") - 1.0)
+        else:
+            plan[f"{UNREAD}--speculative-algorithm {drafter}"] = "drafts as many tokens as SGLang likes (draft tokens)"
     if settings.get("@prefixes") == "no":  # whatever the strategy of the prefix cache would keep
         plan["state_slots"] = "1"
     _captured(plan, settings)

@@ -15,6 +15,7 @@ except ImportError:  # without libyaml
 MOST_NODES = 50_000
 """Values of a text at the most, each counted as often as aliases repeat it. [-]"""
 _KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
+_HERE_DOCUMENT = re.compile(r"^[^\s:#][^\n:#]{0,300}<<-?[ ]?['\"]?[A-Za-z_]\w{0,40}['\"]?[ ]*$", re.MULTILINE)
 
 
 class _Words(_Loader):
@@ -36,12 +37,12 @@ _Words.add_multi_constructor("", _untagged)
 
 
 def is_yaml(text: str) -> bool:
-    """Whether most lines of a text are keys or items of YAML.
+    """Whether most lines of a text are keys or items of YAML; a script that writes YAML to a file is none.
 
     >>> is_yaml("model: llama3"), is_yaml("torchrun train.py --tp 8")
     (True, False)
     """
-    if text.startswith("#!"):
+    if text.startswith("#!") or _HERE_DOCUMENT.search(text):
         return False
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#") and line != "---"]
