@@ -7,6 +7,7 @@ express are named, and the row gets a kind of attention that no plan is computed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import gcd
@@ -273,6 +274,10 @@ def _mixture_layers(row: Row, result: _Found) -> None:
         dense = [layer for layer, word in enumerate(types) if word == "dense"]
     elif isinstance(listed, int) and listed > 1:
         step = listed
+    named = config.get("moe_layers_enum", config.get("moe_layer_list"))
+    if named:  # words or a list
+        mixed = {int(layer) for layer in re.findall(r"\d{1,6}", str(named)[: 8 * _MOST_LAYERS])}
+        dense = [layer for layer in range(min(layers, _MOST_LAYERS)) if layer not in mixed]
     if dense and dense != list(range(len(dense))):
         result.refused.append(f"dense layers among mixtures of experts: {', '.join(map(str, dense[:6]))}")
     if dense:
