@@ -333,3 +333,17 @@ quantization=None, gpu_memory_utilization=0.85, tensor_parallel_size=2)
 """
     columns = ("tensor_parallel", "memory_fraction", "software_release")
     assert said(read_launch(early, "log", given=SERVING, models=models), *columns) == [2.0, 0.85, "0.7.3"]
+
+
+@pytest.mark.parametrize(
+    "step", ["srun --container-image nemo:25.04", "srun -N 64 --ntasks-per-node 8", "srun torchrun --nproc_per_node=8"]
+)
+def test_a_step_of_slurm_has_the_nodes_of_its_directives(step: str, models: Table) -> None:
+    text = f"""#!/bin/bash
+#SBATCH --nodes=64
+#SBATCH --gpus-per-node=8
+{step} pretrain_gpt.py --tensor-model-parallel-size 8 --num-layers 80 --hidden-size 8192 --num-attention-heads 64 --bf16
+"""
+    given = {"accelerator": "H100-SXM-80GB", "model": "Meta-Llama-3.1-70B"}
+    result = read_launch(text, "file", given=given, models=models, partial=True)
+    assert said(result, "num_accelerators", "tensor_parallel") == [512.0, 8.0]
