@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from xlperf.base.arrays import Array, repeated, some
+from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.served import Served
@@ -29,7 +30,7 @@ def release_notes(
     results: Mapping[str, Array],
     illegal: np.ndarray,
 ) -> list[Remark]:
-    """Room for requests before each release in which an engine's accounting of memory changed, if it differs much.
+    """Room for requests before the last release in which an engine's accounting of memory changed much.
 
     A plan without a release has the newest one; a log or a recipe may be of any.
     """
@@ -38,18 +39,23 @@ def release_notes(
     open_rows = ~(illegal | stated)
     changed = {str(name): releases_with_changes("memory", str(name)) for name in set(names[open_rows].tolist())}
     deployment, newest, notes = served.setting.deployment, results["max_concurrency"], []
-    noted = newest
+    declared = declared_constants()["serving_memory"]
+    now = memory_constants(plans, catalog, models) if any(changed.values()) else {}
     for release in sorted({each for releases in changed.values() for each in releases}, key=release_of, reverse=True):
         rows = open_rows & np.array([release in changed.get(name, ()) for name in names.tolist()])
         columns = {**plans.columns, RELEASE: repeated(release + _BEFORE, len(plans), object)}
-        software = dict(deployment.software)
-        for name, values in memory_constants(replace(plans, columns=columns), catalog, models).items():
-            software[name] = np.where(np.isnan(values), software[name], values)
+        then, software = memory_constants(replace(plans, columns=columns), catalog, models), dict(deployment.software)
+        for name in {**now, **then}:
+            # What the newest release changed was as declared before.
+            unset = np.full((len(plans), 1), np.nan)
+            same, values = np.isnan(now.get(name, unset)), then.get(name, unset)
+            earlier = np.where(same, software[name], declared[name].default)
+            software[name] = np.where(np.isnan(values), earlier, values)
         before = memory_of(replace(deployment, software=software)).max_concurrency
-        for other in (newest, noted):
-            rows &= (np.abs(before - other) > _MUCH * np.maximum(before, other)) & (np.maximum(before, other) >= 1.0)
+        larger = np.maximum(before, newest)
+        rows &= (np.abs(before - newest) > _MUCH * larger) & (larger >= 1.0)
         if some(rows):
-            noted = np.where(rows, before, noted)
+            open_rows = open_rows & ~rows  # the latest change alone
             words = "no release is stated, so the newest is meant: {} before {} has room for {} such requests, not {}"
             sizes = (np.array([float(f"{value:.3g}") for value in each.tolist()]) for each in (before, newest))
             notes.append(Remark(rows, words, (names, repeated(release, len(plans), object), *sizes)))
