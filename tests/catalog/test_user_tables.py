@@ -495,26 +495,3 @@ def test_plans_that_are_all_illegal_are_said_and_the_answer_is_no(tmp_path: Path
             assert done.code == (0 if legal else 1)
             assert f"{legal} of {len(used)} plans legal: " in done.err
             assert "which do not divide the 7 accelerators of the plan" in done.err
-
-
-def test_the_only_sheet_of_a_workbook_is_read_whatever_its_name(tmp_path: Path) -> None:
-    """Excel names a new sheet Sheet1; headers with a mean, a target, a question mark."""
-    header = [
-        "Model",
-        "GPU",
-        "GPUs",
-        "Avg prompt len",
-        "Mean output tokens",
-        "Concurrency",
-        "Target TTFT (ms)",
-        "Fits?",
-    ]
-    path = made(tmp_path / "plan.xlsx", [header, ["Llama3-70B", "H100", 8, 1000, 100, 16, 500, "yes"]], "Sheet1")
-    (table,) = read_plans(path)
-    assert table.kind == "inference"
-    assert [table.number(name)[0] for name in ("prompt_length", "output_length", "ttft_target")] == [1000, 100, 0.5]
-    book = openpyxl.load_workbook(path)
-    book.create_sheet("Notes")
-    book.save(path)
-    with pytest.raises(InputError, match='there is no sheet "training" or "inference"; known: Sheet1, Notes'):
-        read_plans(path)

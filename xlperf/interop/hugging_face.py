@@ -7,7 +7,6 @@ express are named, and the row gets a kind of attention that no plan is computed
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from math import gcd
@@ -17,7 +16,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.interop.hugging_face_formats import checkpoint_columns
 from xlperf.interop.hugging_face_layers import READERS
-from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
+from xlperf.interop.hugging_face_types import Entries, as_list, model_type, named_layers, tied_by_parts
 
 _LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
@@ -274,9 +273,7 @@ def _mixture_layers(row: Row, result: _Found) -> None:
         dense = [layer for layer, word in enumerate(types) if word == "dense"]
     elif isinstance(listed, int) and listed > 1:
         step = listed
-    named = config.get("moe_layers_enum", config.get("moe_layer_list"))
-    if named:  # words or a list
-        mixed = {int(layer) for layer in re.findall(r"\d{1,6}", str(named)[: 8 * _MOST_LAYERS])}
+    if mixed := named_layers(config):
         dense = [layer for layer in range(min(layers, _MOST_LAYERS)) if layer not in mixed]
     if dense and dense != list(range(len(dense))):
         result.refused.append(f"dense layers among mixtures of experts: {', '.join(map(str, dense[:6]))}")

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from xlperf.base.resources import rows
 
 _TURNED_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
+_LONGEST_LIST = 80_000
+"""Characters of a list of layers that are read. [-]"""
 _SWITCHES = ("is_moe", "use_moe", "enable_moe")
 """Entries whose value false switches off a mixture of experts that other entries describe."""
 
@@ -175,3 +177,13 @@ def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
         assumed["expert_width"] = "" if "moe_intermediate_size" in part else "intermediate_size"
     words = f'model type "{stated}" is not known' if stated else "no model type is stated"
     return ModelType(stated, assumed, {}, words, "")
+
+
+def named_layers(config: Mapping[str, Any]) -> frozenset[int]:
+    """Layers of experts that a configuration lists, in words or as numbers; none if it has no list.
+
+    >>> sorted(named_layers({"moe_layers_enum": "3,4,5"}))
+    [3, 4, 5]
+    """
+    named = config.get("moe_layers_enum", config.get("moe_layer_list"))
+    return frozenset(map(int, re.findall(r"\d{1,6}", str(named)[:_LONGEST_LIST])))
