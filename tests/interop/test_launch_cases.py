@@ -347,3 +347,17 @@ def test_a_step_of_slurm_has_the_nodes_of_its_directives(step: str, models: Tabl
     given = {"accelerator": "H100-SXM-80GB", "model": "Meta-Llama-3.1-70B"}
     result = read_launch(text, "file", given=given, models=models, partial=True)
     assert said(result, "num_accelerators", "tensor_parallel") == [512.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "software"),
+    [
+        ("python3 -m sglang.launch_server --model Qwen/Qwen3-8B --port 30000 --host 0.0.0.0", "sglang"),
+        ("python -m sglang.launch_server --model Qwen/Qwen3-8B", "sglang"),
+        ("python -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-8B", "vllm"),
+    ],
+)
+def test_the_command_names_the_engine(line: str, software: str, models: Table) -> None:
+    """Two flags that all engines share made SGLang vLLM, and one flag a training stack."""
+    result = read_launch(line, "file", given=SERVING, models=models)
+    assert said(result, "software", "num_accelerators") == [software, 1.0]
