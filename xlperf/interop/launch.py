@@ -43,6 +43,7 @@ from xlperf.interop.launch_stacks import (
     readable,
     software_of,
     stacks,
+    started_server,
     still_variables,
     switched_off,
     value_of,
@@ -70,12 +71,6 @@ _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
-_SERVERS = {
-    "vllm": ("vllm serve", "vllm.entrypoints"),
-    "sglang": ("sglang.launch_server", "sglang serve"),
-    "trtllm": ("trtllm-serve", "trtllm-bench"),
-}
-"""Commands that start the server of an engine."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
 """Quantities that torchrun states by itself."""
 Groups = Sequence[Sequence[Sequence[Setting]]]
@@ -223,8 +218,7 @@ def read_launch(
     elif not logged or text.lstrip().startswith("{"):
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or (logged and lines.stack) or _server(text)
-    stack = stack or max(stacks(), key=lambda own: _fit(groups, own))
+    stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
     told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
@@ -275,12 +269,6 @@ def read_launch(
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
-def _server(text: str) -> str:
-    """The engine whose server a script starts; "" if it starts none, or servers of several."""
-    result = [own for own, words in _SERVERS.items() if any(word in text for word in words)]
-    return result[0] if len(result) == 1 else ""
-
-
 def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
     """Settings of several commands as one command's."""
     return [[one for group in groups for one in group]]
@@ -323,10 +311,10 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
         raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
     if result == "serving":
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
-        return _server(text) or max(serving, key=lambda own: _fit(groups, own)), groups
+        return started_server(text) or max(serving, key=lambda own: _fit(groups, own)), groups
     if config.kind and (result not in stacks() or config.kind == "python"):
         groups = [[config.settings]]
-    return result, groups
+    return result or started_server(text), groups
 
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
