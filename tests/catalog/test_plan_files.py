@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -163,3 +164,29 @@ def _same(one: Table, other: Table) -> None:
     assert {name: mask.tolist() for name, mask in one.auto.items()} == {
         name: mask.tolist() for name, mask in other.auto.items()
     }
+
+
+def test_the_only_sheet_of_a_workbook_is_read_whatever_its_name(tmp_path: Path) -> None:
+    """Excel names a new sheet Sheet1; headers with a mean, a target, a question mark."""
+    header = [
+        "Model",
+        "GPU",
+        "GPUs",
+        "Avg prompt len",
+        "Mean output tokens",
+        "Concurrency",
+        "Target TTFT (ms)",
+        "Fits?",
+    ]
+    path, book = tmp_path / "plan.xlsx", openpyxl.Workbook()
+    book.worksheets[0].title = "Sheet1"
+    for row in (header, ["Llama3-70B", "H100", 8, 1000, 100, 16, 500, "yes"]):
+        book.worksheets[0].append(row)
+    book.save(path)
+    (table,) = read_plans(path)
+    assert table.kind == "inference"
+    assert [table.number(name)[0] for name in ("prompt_length", "output_length", "ttft_target")] == [1000, 100, 0.5]
+    book.create_sheet("Notes")
+    book.save(path)
+    with pytest.raises(InputError, match='there is no sheet "training" or "inference"; known: Sheet1, Notes'):
+        read_plans(path)

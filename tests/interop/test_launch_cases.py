@@ -259,3 +259,105 @@ def test_a_precision_that_is_assumed_is_said(models: Table) -> None:
         "precision bf16 is assumed: the name Qwen/Qwen3-8B states no format"
         in read("vllm serve Qwen/Qwen3-8B", models).notes
     )
+
+
+SGLANG = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 16 "
+
+
+def test_deepep_of_sglang_spreads_the_experts(models: Table) -> None:
+    """SGLang server_args.py: with DeepEP the expert parallel size is that of tensor parallelism."""
+    for flag in ("--moe-a2a-backend deepep", "--enable-deepep-moe", "--enable-ep-moe"):
+        assert said(read(SGLANG + flag, models), "tensor_parallel", "expert_parallel") == [16.0, 16.0]
+
+
+def test_drafts_without_a_number_are_asked_for(models: Table) -> None:
+    """SGLang chooses steps by model if the line has none; n-grams are looked up and cost no layers."""
+    with pytest.raises(InputError, match=r"--speculative-algorithm EAGLE: drafts as many tokens as SGLang likes"):
+        read(SGLANG + "--speculative-algorithm EAGLE", models)
+    text = SGLANG + "--speculative-algorithm NGRAM --speculative-num-draft-tokens 16"
+    assert said(read(text, models), "draft_tokens", "draft_layers") == [15.0, 0.0]
+    line = (
+        """vllm serve Qwen/Qwen2.5-7B-Instruct --speculative-config '{"method":"ngram","num_speculative_tokens":5}'"""
+    )
+    assert said(read(line, models), "draft_tokens", "draft_layers") == [5.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("text-generation-launcher --model-id meta-llama/Meta-Llama-3-70B-Instruct --num-shard 8", "Text Generation"),
+        ("lmdeploy serve api_server internlm/internlm2_5-20b-chat --tp 2", "LMDeploy"),
+        ("./llama-server -m Qwen3-235B-A22B-Q4_K_M.gguf -ngl 99 -c 32768", "llama.cpp"),
+    ],
+)
+def test_engines_that_are_not_read_are_refused_by_name(models: Table, line: str, title: str) -> None:
+    """The first was one GPU of vLLM for eight of TGI."""
+    with pytest.raises(InputError, match=rf"looks like {title}.*: not read"):
+        read_launch(line, "file", given=SERVING, models=models)
+
+
+def test_offload_of_weights_is_refused(models: Table) -> None:
+    with pytest.raises(InputError, match=r"not read: --cpu-offload-gb 10"):
+        read("vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 --cpu-offload-gb 10", models)
+
+
+def test_a_script_that_writes_yaml_is_a_script(models: Table) -> None:
+    """TensorRT-LLM deployment guides: extra options in a here-document, longer than the command."""
+    text = """cat > /tmp/extra.yml << EOF
+enable_attention_dp: true
+kv_cache_config:
+  dtype: fp8
+  free_gpu_memory_fraction: 0.8
+speculative_config:
+  decoding_type: MTP
+  num_nextn_predict_layers: 1
+EOF
+mpirun -n 1 trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --ep_size 8 --extra_llm_api_options /tmp/extra.yml
+"""
+    result = read_launch(text, "file", given=SERVING, models=models)
+    columns = ("data_parallel_attention", "expert_parallel", "memory_fraction", "draft_tokens", "kv_precision")
+    assert said(result, *columns) == [8.0, 8.0, 0.8, 1.0, "fp8"]
+
+
+def test_start_up_logs_of_vllm_state_passes_and_memory(models: Table) -> None:
+    """Lines of vLLM 0.22 beside its configuration, and the arguments that 0.7 prints."""
+    late = """INFO [scheduler.py:239] Chunked prefill is enabled with max_num_batched_tokens=2048.
+INFO [core.py:112] Initializing a V1 LLM engine (v0.22.0) with config: model='Qwen/Qwen2.5-7B-Instruct', seed=0
+INFO [gpu_worker.py:481] CUDA graph memory profiling is enabled. The current --gpu-memory-utilization=0.9500 is equal to
+"""
+    columns = ("prefill_tokens", "memory_fraction", "software_release")
+    assert said(read_launch(late, "log", given=SERVING, models=models), *columns) == [2048.0, 0.95, "0.22.0"]
+    early = """INFO api_server.py:713] vLLM API server version 0.7.3
+INFO api_server.py:714] args: Namespace(model='meta-llama/Llama-3.1-8B-Instruct', dtype='auto', \
+quantization=None, gpu_memory_utilization=0.85, tensor_parallel_size=2)
+"""
+    columns = ("tensor_parallel", "memory_fraction", "software_release")
+    assert said(read_launch(early, "log", given=SERVING, models=models), *columns) == [2.0, 0.85, "0.7.3"]
+
+
+@pytest.mark.parametrize(
+    "step", ["srun --container-image nemo:25.04", "srun -N 64 --ntasks-per-node 8", "srun torchrun --nproc_per_node=8"]
+)
+def test_a_step_of_slurm_has_the_nodes_of_its_directives(step: str, models: Table) -> None:
+    text = f"""#!/bin/bash
+#SBATCH --nodes=64
+#SBATCH --gpus-per-node=8
+{step} pretrain_gpt.py --tensor-model-parallel-size 8 --num-layers 80 --hidden-size 8192 --num-attention-heads 64 --bf16
+"""
+    given = {"accelerator": "H100-SXM-80GB", "model": "Meta-Llama-3.1-70B"}
+    result = read_launch(text, "file", given=given, models=models, partial=True)
+    assert said(result, "num_accelerators", "tensor_parallel") == [512.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "software"),
+    [
+        ("python3 -m sglang.launch_server --model Qwen/Qwen3-8B --port 30000 --host 0.0.0.0", "sglang"),
+        ("python -m sglang.launch_server --model Qwen/Qwen3-8B", "sglang"),
+        ("python -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-8B", "vllm"),
+    ],
+)
+def test_the_command_names_the_engine(line: str, software: str, models: Table) -> None:
+    """Two flags that all engines share made SGLang vLLM, and one flag a training stack."""
+    result = read_launch(line, "file", given=SERVING, models=models)
+    assert said(result, "software", "num_accelerators") == [software, 1.0]

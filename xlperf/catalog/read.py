@@ -218,12 +218,14 @@ def _catalog_kind(name: str, header: Sequence[object]) -> str:
 def read_plan_tables(
     path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None
 ) -> tuple[list[Table], list[Fault]]:
-    """Plan sheets of a workbook, or ``sheet`` alone, with their faults; names or columns say the kind by default."""
+    """Plan sheets of a workbook, ``sheet`` alone, or its only sheet, with faults; names or columns say the kind."""
     tables: list[Table] = []
     faults: list[Fault] = []
     with open_workbook(path) as book:
         wanted = [sheet] if sheet is not None else [name for name in PLAN_TABLES if kind in (None, name)]
         results = [(name, book.sheet(name)) for name in wanted]
+        if sheet is None and len(book.sheets) == 1 and not any(spelled for _, spelled in results):
+            results = [(name, name) for name in book.sheets]  # the only sheet, whatever its name
         if not any(spelled for _, spelled in results):
             words = sheet if sheet is not None else '" or "'.join(wanted)
             faults.append(Fault(book.name, missing_sheet(book, words)))

@@ -331,7 +331,7 @@ def split_header(text: str) -> tuple[str, str | None]:
     """
     match = _HEADER.match(text.strip())
     assert match is not None  # the pattern matches any text
-    name = re.sub(r"[\s_\-]+", "_", match["name"].strip()).casefold()
+    name = re.sub(r"[\s_\-]+", "_", match["name"].rstrip(" ?:*").strip() or match["name"].strip()).casefold()
     symbol = match["unit"]
     return name, symbol.strip() if symbol is not None else None
 

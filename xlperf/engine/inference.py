@@ -22,6 +22,7 @@ from xlperf.engine.join import (
 from xlperf.engine.learning import corrected_serving, corrections, with_targets
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, name_notes, rounded_down
+from xlperf.engine.release_notes import release_notes
 from xlperf.engine.served import (
     Served,
     ServingSetting,
@@ -104,6 +105,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             add_notes(reason, _refused(served, stack, illegal))
             numbers = reported(served, catalog, columns, illegal, reason, known, own)
+            add_notes(numbers["reason"], release_notes(block, served, catalog, rows.models, columns, illegal))
             add_notes(numbers["reason"], name_notes(block, catalog, illegal))
             if "load_by_hour" in block:
                 share = load_carbon_share(block, catalog, rows.accelerators)

@@ -20,6 +20,7 @@ from xlperf.interop.hugging_face_files import (
     checkpoint_columns,
     language_part,
     model_type,
+    named_layers,
     thinking_part,
 )
 from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers
@@ -205,6 +206,8 @@ def _mixture_layers(row: Row, result: Reading) -> None:
         dense = [layer for layer, word in enumerate(types) if word == "dense"]
     elif isinstance(listed, int) and listed > 1:
         step = listed
+    if mixed := named_layers(config):
+        dense = [layer for layer in range(min(layers, _MOST_LAYERS)) if layer not in mixed]
     if dense and dense != list(range(len(dense))):
         result.refused.append(f"dense layers among mixtures of experts: {', '.join(map(str, dense[:6]))}")
     if dense:

@@ -87,6 +87,7 @@ def _tensors(file: Path) -> int:
         raise InputError(Fault(str(file), "is no safetensors file, or is damaged")) from None
 
 
+_LONGEST_LIST = 80_000  # characters of a list of layers that are read
 _TURNED_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 _SWITCHES = ("is_moe", "use_moe", "enable_moe")
 """Entries whose value false switches off a mixture of experts that other entries describe."""
@@ -546,3 +547,13 @@ def _compiled(patterns: Sequence[str]) -> Iterator[re.Pattern[str]]:
                 yield re.compile(pattern[3:])
             except re.error:
                 continue
+
+
+def named_layers(config: Mapping[str, Any]) -> frozenset[int]:
+    """Layers of experts that a configuration lists, in words or as numbers; none if it has no list.
+
+    >>> sorted(named_layers({"moe_layers_enum": "3,4,5"}))
+    [3, 4, 5]
+    """
+    named = config.get("moe_layers_enum", config.get("moe_layer_list"))
+    return frozenset(map(int, re.findall(r"\d{1,6}", str(named)[:_LONGEST_LIST])))

@@ -44,6 +44,7 @@ from xlperf.interop.launch_stacks import (
     readable,
     software_of,
     stacks,
+    started_server,
     still_variables,
     switched_off,
     value_of,
@@ -300,10 +301,10 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
         raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
     if result == "serving":
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
-        return max(serving, key=lambda own: _fit(groups, own)), groups
+        return started_server(text) or max(serving, key=lambda own: _fit(groups, own)), groups
     if config.kind and (result not in stacks() or config.kind == "python"):
         groups = [[config.settings]]
-    return result, groups
+    return result or started_server(text), groups
 
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:

@@ -26,7 +26,7 @@ from xlperf.interop.checkpoints import (
     variant_of_method,
     variant_of_name,
 )
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines, ranks_of
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
@@ -321,6 +321,16 @@ def _sglang(plan: Stated, settings: Mapping[str, str]) -> None:
         plan["data_parallel_attention"] = _text(data)
         if "prefill_tokens" in plan:  # the chunk of all of them together
             plan["prefill_tokens"] = _text(_number(plan, "prefill_tokens") // data)
+    if settings.get("@experts") == "yes":  # DeepEP and the engine's first expert parallelism cover all ranks
+        plan["expert_parallel"] = _text(tensor)
+    drafter = settings.get("@drafter", "None").upper()
+    if drafter == "NGRAM":
+        plan["draft_layers"] = "0"
+    if drafter != "NONE" and "draft_tokens" not in plan:
+        if drafter == "NGRAM" and "@verified" in settings:
+            plan["draft_tokens"] = _text(_number(settings, "@verified") - 1.0)
+        else:
+            plan[f"{UNREAD}--speculative-algorithm {drafter}"] = "drafts as many tokens as SGLang likes (draft tokens)"
     if settings.get("@prefixes") == "no":  # whatever the strategy of the prefix cache would keep
         plan["state_slots"] = "1"
     _captured(plan, settings)

@@ -57,6 +57,25 @@ def _of_scheduler(text: str) -> dict[str, str]:
     return {name: value for option, value in _DIRECTIVE.findall(text) for name in _SCHEDULED.get(option, ())}
 
 
+_STEP = re.compile(r"(?:^| )(--?[A-Za-z-]{1,40})[= ](?:gpu:(?:\w{1,20}:)?)?(\d{1,6})(?= |$)")
+
+
+def _of_step(words: list[str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Nodes and accelerators of a step that srun starts, by its options or the directives of the script.
+
+    >>> _of_step(["srun", "-N", "4", "python"], {"SLURM_NNODES": "8", "SLURM_NTASKS_PER_NODE": "8"})
+    {'SLURM_NNODES': '4', 'NUM_GPUS_PER_NODE': '8'}
+    """
+    if words[0].rpartition("/")[2] != "srun":
+        return {}
+    options = _STEP.findall(" ".join(words)[:2000])
+    stated = {name: value for option, value in options for name in _SCHEDULED.get(option, ())}
+    known = {**variables, **stated}
+    devices = (known.get(f"SLURM_{name}", "") for name in ("GPUS_PER_NODE", "GPUS_ON_NODE", "NTASKS_PER_NODE"))
+    step = {"SLURM_NNODES": known.get("SLURM_NNODES", ""), "NUM_GPUS_PER_NODE": next(filter(None, devices), "")}
+    return {name: value for name, value in step.items() if value.isdigit()}
+
+
 class Endless(ValueError):
     """Variables of a script grow, or its blocks nest, beyond any script that launches something."""
 
@@ -156,6 +175,7 @@ class Shell:
             return
         self._exports_all |= words[:2] in (["set", "-a"], ["set", "-o"])
         self._spend(20 * len(self._exported))
+        before = {**_of_step(words, self.variables), **before}
         yield Call(words, before, {name: self.variables[name] for name in self._exported if name in self.variables})
 
     def _assign(self, name: str, value: str, scope: str) -> None:

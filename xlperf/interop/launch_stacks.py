@@ -90,9 +90,21 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
 LONGEST_LINE = 1_000  # characters of a line in which the place of a setting is looked up
 MOST_LINES = 5_000  # lines in which the place of a setting is looked up
 MOST_SEARCHED = 200_000  # characters that are searched for the words of a stack
+_SERVERS = {
+    "vllm": ("vllm serve", "vllm.entrypoints"),
+    "sglang": ("sglang.launch_server", "sglang serve"),
+    "trtllm": ("trtllm-serve", "trtllm-bench"),
+}
+"""Commands that start the server of an engine."""
 _NOTHING = ("false", "none", "null", "no", "off")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _ENDING = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|perf)\w*$|_config$")
+
+
+def started_server(text: str) -> str:
+    """The engine whose server a script starts; "" if it starts none, or servers of several."""
+    result = [own for own, words in _SERVERS.items() if any(word in text for word in words)]
+    return result[0] if len(result) == 1 else ""
 
 
 def plain(name: str) -> str:

@@ -112,6 +112,22 @@ def software_defaults(kind: str, software: str, release: str = "") -> tuple[Defa
     )
 
 
+@lru_cache(maxsize=256)
+def releases_with_changes(kind: str, software: str) -> tuple[str, ...]:
+    """Releases from which defaults of a software no longer hold; none if its name is of a release.
+
+    >>> releases_with_changes("memory", "vllm"), releases_with_changes("memory", "vllm-0.6")
+    (('0.20', '0.8', '0.26'), ())
+    """
+    name = software.strip().casefold()
+    matching = (
+        ".".join(map(str, until[:-1]))
+        for patterns, _, until, _ in _lines(kind)
+        if until and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    )
+    return () if _NAMED.search(name) else tuple(dict.fromkeys(matching))
+
+
 class Stack(NamedTuple):
     """A stack that plans are meant for, a row of ``stack.csv``; blank where it does not apply.
 

@@ -210,6 +210,15 @@ def test_speculation_helps_as_much_as_it_is_accepted(catalog: Catalog, batch: in
     assert deep.number("tpot")[0] > tpot[2], "a larger draft model costs more"
 
 
+def test_drafts_of_a_look_up_take_no_pass(catalog: Catalog) -> None:
+    """N-grams of the prompt: a step of six tokens of which none is accepted lasts as long as one of six tokens."""
+    looked_up = {"batch_size": 1, "draft_tokens": 5, "acceptance_rate": 0.0, "draft_layers": 0}
+    plain, drafted, layered = results(
+        catalog, {"batch_size": 1}, looked_up, {**looked_up, "draft_layers": 1}
+    ).number("tpot")  # fmt: skip
+    assert plain < drafted < 1.05 * plain < layered
+
+
 def test_no_draft_is_no_speculation(catalog: Catalog) -> None:
     result = results(catalog, {"batch_size": 4}, {"batch_size": 4, "draft_tokens": 0, "acceptance_rate": 0.9})
     assert result.number("tpot")[0] == result.number("tpot")[1]

@@ -532,6 +532,7 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     ranks = plan.replica_ranks
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
     runtime = (engine["runtime_per_rank"] + multicast) * ranks
+    runtime = runtime + np.where(plan.graphs > 0.0, engine["graph_memory"], 0.0)
     return _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
 
 

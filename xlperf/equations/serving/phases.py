@@ -256,7 +256,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts = _with_offload(deployment, kernels, shape, parts, phases)
     # Host time per request or token: in decoding it may overlap with the computation of a stage, drafts included.
     decoding = np.array(phases) == DECODING
-    passes = np.where(decoding, 1.0 + plan.drafted_tokens[:, None], 1.0)
+    passes = np.where(decoding, _decode_passes(plan)[:, None], 1.0)
     handled = np.where(decoding, plan.tokens_per_step[:, None], 1.0) * host.request_overhead
     stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None] * _drafting(deployment)[:, None]
     computing = stage * total(parts[:, :, 0]) + passes * total(parts[:, :, 1])
@@ -311,6 +311,14 @@ def _with_offload(
     return parts
 
 
+def _decode_passes(plan: InferencePlan) -> Array:
+    """Passes through embedding and output projection in a decode step: its own, and one for each drafted token.
+
+    Drafts without layers are looked up in the text (n-grams) and take none. [-]
+    """
+    return np.asarray(1.0 + np.where(plan.draft_layers > 0.0, plan.drafted_tokens, 0.0))
+
+
 def _drafting(deployment: Deployment) -> Array:
     """Layers per step relative to the model: drafted tokens run through the draft layers one by one. [-]"""
     plan = deployment.plan
@@ -340,7 +348,7 @@ def _critical_path(
         counts.append(
             (
                 halves * np.where(full, micro_batches * stage_layers, layers) * _drafting(deployment),
-                halves * np.where(full, micro_batches, 1.0) * (1.0 + plan.drafted_tokens),
+                halves * np.where(full, micro_batches, 1.0) * _decode_passes(plan),
                 halves * np.where(full, micro_batches * linked, stages - 1.0),
             )
         )
