@@ -181,7 +181,8 @@ def repeated(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         setting = run.accelerators, run.load, run.prompt, run.output
-        groups.setdefault((run.source, *run.same, run.release, run.separate, run.mapping, *setting), []).append(run)
+        name = (run.source, *run.same, run.engine, run.release, run.separate, run.mapping, *setting)
+        groups.setdefault(name, []).append(run)
     return list(groups.values())
 
 
