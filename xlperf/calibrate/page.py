@@ -17,6 +17,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.calibrate.bands import widths_left_out
+from xlperf.calibrate.deployments import deployment_table, deployments
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
 from xlperf.calibrate.readings import NAMES, Readings, readings_of
 from xlperf.catalog.calibration import declared_constants
@@ -114,6 +115,10 @@ class Page:
             lines.append((str(name), *cells))
         return header, lines
 
+    def deployments(self) -> Table:
+        """Published fleets beside the fleets that the form Serve recommends for their loads."""
+        return deployment_table(deployments(self.catalog))
+
     def own_runs(self) -> Table:
         """Errors of other rows of a source after own runs of it."""
         header, lines = accuracy_table(accuracies(sources_left_out(self.published, self.catalog, self.step)))
@@ -170,6 +175,7 @@ TABLES: dict[str, Callable[[Page], Table]] = {
     "accuracy": Page.short,
     "groups": Page.groups,
     "readings": Page.by_reading,
+    "deployments": Page.deployments,
     "own-runs": Page.own_runs,
 }
 """Tables by the name of their markers."""
