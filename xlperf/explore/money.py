@@ -168,8 +168,9 @@ _FIRST_FED = 256.0
 """Accelerators of the first mapping, which gives the power of one. [-]"""
 NEARLY_FULL = 0.98
 """Share of the users of a divisible fleet from which on whole copies leave no power worth a search. [-]"""
-SHARES_OF_POWER = (0.5, 0.125)
-"""Sizes of fleets that are searched for copies which fit into a power limit, over the whole limit. [-]"""
+SHARES_OF_POWER = (1.0, 0.5), (0.5, 0.125)
+"""Sizes of fleets that are searched for copies which fit into a power limit, over the whole limit: below and above
+:data:`MANY_USERS`. [-]"""
 
 
 class FleetSize(NamedTuple):

@@ -137,7 +137,8 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
         result = filling(many, limit, catalog)
         # Whole copies of a large fleet may leave much of the power idle: smaller fleets have smaller copies.
         rough = max((fleet.users * limit / sized(fleet, catalog).power for fleet in many), default=0.0)
-        for share in SHARES_OF_POWER if sum(fleet.users for fleet in result[:1]) < NEARLY_FULL * rough else ():
+        shares = SHARES_OF_POWER[rough > MANY_USERS]
+        for share in shares if sum(fleet.users for fleet in result[:1]) < NEARLY_FULL * rough else ():
             users = max(share * rough, 1.0) / form.filled("active_share")[0]
             result += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
