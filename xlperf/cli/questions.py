@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from xlperf.explore.objectives import Limit
 
 
+_VARIED = ("serve", "train")
+"""Questions whose entries vary, beside the chip."""
+
+
 def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
@@ -69,13 +73,15 @@ def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
-def _answered(kind: str, given: dict[str, str | None], output: str | None, catalog: Sheets) -> int:
-    """Answer a form and print or write it; 1 without an answer."""
+def _answered(
+    kind: str, given: dict[str, str | None], output: str | None, catalog: Sheets, limits: tuple[Limit, ...] = ()
+) -> int:
+    """Answer a form and print or write it; 1 without an answer, or if it misses a limit."""
     from xlperf.engine import evaluate
     from xlperf.explore.answers import answered, nested_parts
 
     known = catalog_of(catalog, None)
-    answer = answered(kind, given, known)
+    answer = answered(kind, given, known, limits)
     plan = answer.plan
     if output is None:
         say(*answer_lines(answer, _ways(answer.nested["ways"]) if kind == "serve" else _tables(answer)))
@@ -87,7 +93,9 @@ def _answered(kind: str, given: dict[str, str | None], output: str | None, catal
     else:
         front = Front(answers=[answer.words], nested=nested_parts(answer))
         deliver(output, kind, answer.whole, "answer", front=front)
-    return 1 if answer.refused else 0
+    if answer.missed:
+        say(*answer.missed, err=True)
+    return 1 if answer.refused or answer.missed else 0
 
 
 def _write_page(output: str, answer: Answered, catalog: Catalog) -> None:
@@ -136,8 +144,20 @@ def _question(kind: str) -> Command:
     def asked(output: str | None, catalog: Sheets, **given: str | None) -> int:
         return _answered(kind, given, output, catalog)
 
-    asked.__name__ = kind
-    return command(entries=partial(form_options, kind))(asked)
+    def varied(
+        output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tuple[str, ...], **given: str | None
+    ) -> int:
+        from xlperf.explore.answers import asked_form
+        from xlperf.explore.objectives import limits_of
+
+        required = limits_of(kind, limits, "--limit")
+        if vary:
+            return _varied(asked_form(kind, given)[1], vary, required, output, catalog)
+        return _answered(kind, given, output, catalog, tuple(required))
+
+    function = varied if kind in _VARIED else asked
+    function.__name__ = kind
+    return command(entries=partial(form_options, kind))(function)
 
 
 @command(entries=partial(form_options, "chip"))
@@ -183,19 +203,23 @@ def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
 
 
 def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Sheets) -> int:
-    """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
+    """Say or write a table of answers; 1 if none has an answer and keeps the limits."""
+    from xlperf.catalog.schema import shown_columns
     from xlperf.explore.answers import varied_answers
-    from xlperf.explore.chip_table import RATE, varied_chips
+    from xlperf.explore.chip_table import RATE, varied_forms
     from xlperf.explore.vary import vary_line
 
     if output is not None and is_page(output):
         raise InputError(Fault(output, "a page holds one answer: leave --vary out, or write .xlsx, .csv or .json"))
     known = catalog_of(catalog, None)
-    forms, names = varied_chips(form, [vary_line(text) for text in vary], "--vary")
-    with progress(len(forms), f"{len(forms):,} chips") as done:
+    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary")
+    chip = form.kind == "chip"
+    noun, ranked = ("chip", [RATE, "unit_cost"]) if chip else ("answer", shown_columns(f"{form.kind}_results", "tile"))
+    with progress(len(forms), f"{len(forms):,} {noun}s") as done:
         chips = varied_answers(forms, names, limits, known, done)
     if chips.whole:
-        deliver(output, "chips", chips.whole, "chip", chips.shown, None, Front([RATE, "unit_cost"], [chips.words]))
+        front = Front(list(ranked[:2]), [chips.words])
+        deliver(output, f"{noun}s", chips.whole, noun, chips.shown, None, front)
     say(*(chips.none or [chips.words]), err=True)
     return 0 if chips.valid else 1
 

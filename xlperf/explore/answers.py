@@ -29,6 +29,9 @@ from xlperf.explore.search import stacked
 
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
+ACCELERATORS = "accelerators"
+"""Result of a fleet or a run that has an answer."""
+_NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
 _SHARES = (
     "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
     "limit_share", "efficiency", "percentile",
@@ -55,7 +58,7 @@ class Answered(NamedTuple):
     results: Table
     nested: Mapping[str, Table] = {}  # tables beside the answer: ways to serve, worth of more, row of a chip
     plans: Table | None = None  # plans of the ways to serve, or the plan of a run
-    missed: Sequence[str] = ()  # limits that a chip misses
+    missed: Sequence[str] = ()  # limits that the answer misses
 
     @property
     def kind(self) -> str:
@@ -145,10 +148,11 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
     if kind == "chip":
         return _chip(form, table, catalog, limits)
     results = evaluate_forms(table, catalog)
+    missed = [words for limit in limits if (words := _missed(limit, results))]
     if kind != "serve":
-        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog))
+        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog), missed)
     plans, ways = ways_of(table, catalog)
-    return Answered(form, table, results, {"ways": ways}, plans)
+    return Answered(form, table, results, {"ways": ways}, plans, missed)
 
 
 def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:
@@ -172,7 +176,7 @@ def nested_parts(answer: Answered) -> dict[str, list[Part]]:
 
 
 def _missed(limit: Limit, results: Table) -> str:
-    """By how much a chip misses a limit, in words; "" if it keeps it or has no answer."""
+    """By how much an answer misses a limit, in words; "" if it keeps it or has no answer."""
     value = float(limit.sure(results)[0])
     if value != value or limit.kept(results)[0]:
         return ""
@@ -184,42 +188,46 @@ def _missed(limit: Limit, results: Table) -> str:
 
 
 class Chips(NamedTuple):
-    """A table of chips; without a chip that keeps the limits only lines that say so."""
+    """A table of answers; without one that keeps the limits only lines that say so."""
 
     whole: list[Part]
     shown: list[Part]
     words: str
-    valid: bool  # whether any chip has an answer and keeps the limits
+    valid: bool  # whether any row has an answer and keeps the limits
     none: Sequence[str] = ()
 
 
 def varied_answers(
     forms: Table, names: Sequence[str], limits: Sequence[Limit], catalog: Catalog, done: Progress
 ) -> Chips:
-    """Answers of the forms of chips that keep the limits, with a mark on each chip that no other beats."""
-    results = stacked(list(_blocks(forms, catalog, done)))
+    """Answers of forms that keep the limits; of chips with a mark on each that no other beats."""
+    results, chips = stacked(list(_blocks(forms, catalog, done))), forms.kind == "chip"
     entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
-    valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
+    answer = results.number(RATE if chips else ACCELERATORS)
+    valid = np.logical_and.reduce([~np.isnan(answer), *(limit.kept(results) for limit in limits)])
     if limits and not valid.any():
         return Chips([], [], "", False, _none_keeps(entries, results, limits))
     rows = np.flatnonzero(valid) if limits else np.arange(len(forms))
     results = results.take(rows)
     entries = [(one, values[rows]) for one, values in entries]
-    marked: Part = (column("chip_variants", "frontier"), frontier_of(results))
+    marked: list[Part] = [(column("chip_variants", "frontier"), frontier_of(results))] if chips else []
     given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
     reached = [part for part in parts(results) if part[0].name not in names]
     by_name = {part[0].name: part for part in reached}
-    shown = [by_name[name] for name in shown_columns("chip_results", "table") if name in by_name]
+    view = "table" if chips else "tile"
+    shown = [by_name[name] for name in shown_columns(f"{forms.kind}_results", view) if name in by_name]
     reason = [part for part in reached if part[0].name == "reason"]
-    words = (
-        f"{int(np.nansum(marked[1])):,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
-    )
-    return Chips([*entries, *given, *reached, marked], [*entries, *shown, marked, *reason], words, bool(valid.any()))
+    words = f"{int(valid.sum()):,} of {len(forms):,} have an answer" + " and keep the limits" * bool(limits)
+    if chips:
+        best = int(np.nansum(marked[0][1]))
+        words = f"{best:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+    return Chips([*entries, *given, *reached, *marked], [*entries, *shown, *marked, *reason], words, bool(valid.any()))
 
 
 def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
-    for start in range(0, len(forms), 100):
-        block = evaluate_forms(forms.take(slice(start, start + 100)), catalog)
+    size = 100 if forms.kind == "chip" else 1
+    for start in range(0, len(forms), size):
+        block = evaluate_forms(forms.take(slice(start, start + size)), catalog)
         done(len(block))
         yield block
 
@@ -234,16 +242,16 @@ def _entry(part: Part, results: Table) -> Part:
 
 
 def _none_keeps(entries: Sequence[Part], results: Table, limits: Sequence[Limit]) -> list[str]:
-    """Lines that say which chip comes nearest to the limits, and by how much it misses them."""
+    """Lines that say which row comes nearest to the limits, and by how much it misses them."""
     beyond = np.nan_to_num(np.array([limit.excess(results) for limit in limits]), nan=np.inf).max(axis=0)
-    words = f"No chip of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
+    words = f"No {_NOUNS[results.kind]} of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
     row = int(np.argmin(beyond))
     if not np.isfinite(beyond[row]):
         return [words, f"None has an answer; the first: {results['reason'][0]}."]
-    chip = ", ".join(
+    nearest = ", ".join(
         f"{one.name.replace('_', ' ')} "
         f"{values[row] if one.is_text else f'{rounded(values[row] / unit_of(one).factor)} {one.unit}'.rstrip(' -')}"
         for one, values in entries
     )
     missed = [_missed(limit, results.take([row])) for limit in limits]
-    return [words, f"Nearest: {chip}. {' '.join(filter(None, missed))}"]
+    return [words, f"Nearest: {nearest}. {' '.join(filter(None, missed))}"]

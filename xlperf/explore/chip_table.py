@@ -43,10 +43,10 @@ class _Column(NamedTuple):
     auto: list[bool]
 
 
-def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
+def varied_forms(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
     """A form with every combination of values of some entries; the last entry changes fastest.
 
-    ``form``: one row of kind ``chip``. ``lines``: header of an entry, and its values: numbers, factors as ``x2``,
+    ``form``: one row of a question. ``lines``: header of an entry, and its values: numbers, factors as ``x2``,
     ``auto`` and names. Returns the forms and the varied entries. Raises InputError, at ``place``, with every fault.
     """
     columns: dict[str, _Column] = {}
@@ -63,16 +63,16 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
         raise InputError(faults)
     number = int(np.prod([len(column.values) for column in columns.values()], dtype=np.int64))
     if number > MOST_CHIPS:
-        raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
+        raise InputError(Fault(place, f"these are {number:,} rows; a table has {MOST_CHIPS:,} at the most"))
     rows = list(product(*(range(len(column.values)) for column in columns.values())))
     varied = {name: np.repeat(values, number) for name, values in form.columns.items()}
     auto = {name: np.repeat(mask, number) for name, mask in form.auto.items()}
     for (name, column), index in zip(columns.items(), zip(*rows, strict=True), strict=True):
-        kind = object if table_schema("chip").by_name[name].is_text else np.float64
-        varied[name] = np.array(column.values, dtype=kind)[list(index)]
+        values = object if table_schema(form.kind).by_name[name].is_text else np.float64
+        varied[name] = np.array(column.values, dtype=values)[list(index)]
         auto[name] = np.array(column.auto, dtype=bool)[list(index)]
-    known = [name for name in table_schema("chip").by_name if name in varied]
-    return Table("chip", {name: varied[name] for name in known}, lambda _, column: form.place(0, column), auto), [
+    known = [name for name in table_schema(form.kind).by_name if name in varied]
+    return Table(form.kind, {name: varied[name] for name in known}, lambda _, column: form.place(0, column), auto), [
         *columns
     ]
 
@@ -80,27 +80,26 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
 def first_chips() -> Iterator[Table]:
     """Forms of the table of chips in the shipped workbook, in blocks."""
     lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
-    forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
+    forms, _ = varied_forms(form_of("chip", first_words("chip")), lines, "")
     return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
 
 
 def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
     """An entry and its values."""
-    stated = [word for word in words if word.casefold() != "auto"]
+    kind, stated = form.kind, [word for word in words if word.casefold() != "auto"]
     if not stated:
-        field = next(iter(parse_header("chip", [header]).fields), None)
+        field = next(iter(parse_header(kind, [header]).fields), None)
         if field is None:
-            read_variation("chip", [(header, ["1"])], place)  # says which entries there are
+            read_variation(kind, [(header, ["1"])], place)  # says which entries there are
             raise InputError(Fault(place, f"unknown entry {header}"))
         name, values = field.column.name, []
     else:
-        asked = read_variation("chip", [(header, stated)], place)
+        asked = read_variation(kind, [(header, stated)], place)
         for variation in asked.varied:
-            if variation.sheet != "chip" or variation.shape:
-                problem = (
-                    f"{variation.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
-                )
-                raise InputError(Fault(place, f"{problem}varies the sheets"))
+            if variation.sheet != kind or variation.shape:
+                example = {"chip": "cache=64,128", "serve": "users=1000,5000"}.get(kind, "num accelerators=128,256")
+                problem = f"{variation.column.name}: write values of an entry of xlperf {kind}, as {example}; "
+                raise InputError(Fault(place, f"{problem}xlperf evaluate varies the sheets"))
         if asked.varied:
             name = asked.varied[0].name
             first = float(form.filled(name)[0])
@@ -110,8 +109,8 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         else:
             name, numbers = next(iter(asked.values.items()))
             values = numbers.tolist()
-    blank: float | str = "" if table_schema("chip").by_name[name].is_text else np.nan
-    if len(stated) < len(words) and name not in auto_columns("chip"):
+    blank: float | str = "" if table_schema(kind).by_name[name].is_text else np.nan
+    if len(stated) < len(words) and name not in auto_columns(kind):
         raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
     auto = [False] * len(values)
     if len(stated) < len(words):

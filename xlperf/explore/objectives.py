@@ -24,7 +24,12 @@ LARGER = frozenset(
 )
 """Results to maximise; all others are minimised."""
 SHORT = {
-    "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"},
+    "cost": {
+        "training": "cost_per_million_tokens",
+        "inference": "cost_per_million_output_tokens_all_in",
+        "serve": "fleet_cost_per_million_output_tokens",
+        "train": "run_cost",
+    },
     "owned_cost": {
         "training": "owned_cost_per_million_tokens",
         "inference": "owned_cost_per_million_output_tokens_all_in",
@@ -257,7 +262,7 @@ def _result(kind: str, text: str, place: str, owned: bool) -> Column:
     known = {column.name: column for column in every.columns if column.kind == "result"}
     if name not in known:
         likely = [other for other in known if not other.endswith(("_low", "_high"))]
-        short = [one for one, names in SHORT.items() if names[kind] in known]
+        short = [one for one, names in SHORT.items() if names.get(kind) in known]
         hint = nearest(name, [*short, *likely]).replace("_", " ")
         raise InputError(Fault(place, f'"{text.strip()}" is no result in numbers of {kind} plans; {hint}'))
     return known[name]
