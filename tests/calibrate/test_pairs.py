@@ -22,6 +22,7 @@ from xlperf.calibrate.choice import (
     collected_pairs,
     pair_table,
     pairs_of,
+    repeats_of,
     runs_of,
 )
 from xlperf.catalog.catalog import Catalog
@@ -82,6 +83,17 @@ def test_the_error_and_the_faster_one_do_not_depend_on_which_run_is_first() -> N
     assert Score.of(_pairs((1.05, 0.5)), TOKEN).count == 0, "does not print the number"
 
 
+def test_repeated_runs_count_once_and_show_the_noise() -> None:
+    """Of one run printed twice nothing can be learnt; runs of another release are no repetition."""
+    again = replace(_RUN, row_id="c", times={RATE: (0.0144, 0.012), TOKEN: (0.02, 0.02)})
+    (pair,) = pairs_of([_RUN, again, _OTHER])
+    assert pair.ratios == {RATE: (pytest.approx(0.6), pytest.approx(0.8))}
+    (noise,) = repeats_of([_RUN, again, _OTHER])
+    assert noise.ratios[RATE] == (pytest.approx(1.0 / 1.44), 1.0)
+    assert repeats_of([_RUN, replace(_RUN, row_id="d", times={RATE: (0.010001, 0.012)})]) == []
+    assert repeats_of([_RUN, replace(again, release="vllm 0.9")]) == []
+
+
 def test_each_publisher_counts_once() -> None:
     many = Score.of(_pairs(*[(1.2, 1.2)] * 9), RATE)
     one = Score.of(_pairs((1.2, 0.6)), RATE)
@@ -102,16 +114,16 @@ def result(published: list[Published], catalog: Catalog) -> list[Pair]:
 
 
 def test_ratios_of_shipped_pairs_are_predicted_within_bounds(result: list[Pair]) -> None:
-    """Bounds are what is reached. Of throughput the faster one should be named in 80 % and is not."""
+    """The bar of engines is 12 % and 80 %; other bounds are what is reached."""
     engines = [one for one in result if one.kind == ENGINES]
     assert len(engines) >= 400 and len({one.first.publisher for one in engines}) >= 15
     rate, token = Score.of(engines, RATE), Score.of(engines, TOKEN)
     assert rate.median <= 0.12 and token.median <= 0.12
-    assert rate.named >= 0.68 and token.named >= 0.8
+    assert rate.named >= 0.8 and token.named >= 0.8
     new = Score.of([one for one in engines if one.new], RATE)
-    assert new.count >= 100 and new.median <= 0.2 and new.named >= 0.58
+    assert new.count >= 100 and new.median <= 0.2 and new.named >= 0.68
     pools = [one for one in result if one.kind == POOLS]
-    assert len(pools) >= 30 and Score.of(pools, RATE).named >= 0.8 and Score.of(pools, TOKEN).named >= 0.8
+    assert len(pools) >= 20 and Score.of(pools, RATE).named >= 0.7 and Score.of(pools, TOKEN).named >= 0.8
 
 
 def test_the_table_of_pairs_has_all_of_them(result: list[Pair]) -> None:
@@ -133,12 +145,20 @@ def test_an_engine_that_prefills_first_has_the_shorter_time_per_token(result: li
     assert sum(measured > 1.1 and predicted > 1.1 for measured, predicted in longer) >= 0.8 * len(longer)
 
 
-def test_every_collected_run_is_cited_and_is_in_a_pair(published: list[Published], result: list[Pair]) -> None:
+def test_every_collected_run_is_cited_and_is_in_a_pair(
+    published: list[Published], result: list[Pair], catalog: Catalog
+) -> None:
+    """A repeated run is in the pair of the run that it repeats."""
     text = published[-1].text
     assert all(source.strip() for source in text["source"])
     assert len(set(text["row_id"])) == len(text["row_id"])
     used = {run.row_id for one in result for run in (one.first, one.second)}
-    assert [row for row in text["row_id"] if row not in used] == []
+    settings = {
+        (run.source, run.same, run.engine, run.load, run.prompt) for one in result for run in (one.first, one.second)
+    }
+    runs = {run.row_id: run for run in runs_of(published[-1:], catalog)}
+    repeats = {row for row, run in runs.items() if (run.source, run.same, run.engine, run.load, run.prompt) in settings}
+    assert [row for row in text["row_id"] if row not in used | repeats] == []
 
 
 def test_rates_and_latencies_are_times_of_a_token(published: list[Published], catalog: Catalog) -> None:
@@ -169,5 +189,5 @@ def test_the_command_writes_a_line_per_ratio(tmp_path: Path) -> None:
     assert run(["validate", "--pairs", "-o", str(path)]) == 0
     rows = list(csv.DictReader(path.open(encoding="utf-8")))
     assert {"publisher", "first row", "second row", "measured ratio", "predicted ratio"} <= set(rows[0])
-    assert len(rows) > 800
+    assert len(rows) > 700
     assert run(["validate", "--pairs", "--choice"]) == 2

@@ -102,7 +102,7 @@ def test_the_table_has_a_baseline_beside_each_line() -> None:
 def test_the_page_is_two_pages_and_the_readme_has_six_of_its_rows() -> None:
     """Both as the rows of today give them: one command renews either."""
     text, readme = (path.read_text(encoding="utf-8") for path in (ACCURACY_PAGE, ROOT / "README.md"))
-    assert len(text.splitlines()) <= 125
+    assert len(text.splitlines()) <= 142
     shown = [line for line in text.splitlines() if line.startswith("| step time | dense")]
     header, lines = shipped_page().short()
     assert len(lines) == 6 and markdown("accuracy", (header, lines)).strip() in readme

@@ -172,6 +172,23 @@ def test_ways_are_in_json_and_in_a_table_of_eighty_columns(command: Command) -> 
     assert answer["accelerators"] == answer["ways"][0]["accelerators"]
 
 
+def test_fleets_and_runs_are_varied_and_limited(command: Command) -> None:
+    """A line per combination, as each is answered alone; a missed limit is told by how much."""
+    words = ("serve", "--model", "Meta-Llama-3.1-8B", "--accelerator", "H100-SXM-80GB", "--users", "500")
+    done = command(*words, "--vary", "speed per user=20,40", "--json")
+    (alone,) = json.loads(command(*words, "--speed-per-user", "40", "--json").out)
+    rows = json.loads(done.out)
+    assert [row["speed_per_user_token_per_s"] for row in rows] == [20.0, 40.0]
+    assert rows[1]["accelerators"] == alone["accelerators"]
+    none = command(*words, "--vary", "speed per user=20,40", "--limit", "ttft<=0.1 ms")
+    assert none.code == 1 and "No fleet of 2 keeps ttft" in none.err
+    missed = command(*words, "--limit", "accelerators<=1")
+    assert missed.code == 1 and "Limit missed: accelerators is" in missed.out + missed.err
+    runs = command("train", "--vary", "num accelerators=128,256", "--limit", "run time<=1000", "--json")
+    assert [row["accelerators"] for row in json.loads(runs.out)] == [128.0, 256.0]
+    assert command("serve", "--vary", "accelerators.memory bandwidth=x2").code == 2
+
+
 def test_an_engine_that_does_not_run_there_is_one_line(command: Command) -> None:
     done = command("serve", "--accelerator", "MI300X", "--software", "tensorrt-llm")
     assert done.code == 2

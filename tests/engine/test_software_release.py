@@ -15,8 +15,9 @@ COMMON = {"num_accelerators": 8, "tensor_parallel": 8, "precision": "fp8", "mode
 
 
 def of_releases(catalog: Catalog, plan: Mapping[str, Any], *releases: str) -> list[dict[str, float]]:
-    rows = [[*{**COMMON, **plan, "software_release": release}.values()] for release in releases]
-    result = evaluate(table_from_rows("inference", [*COMMON, *plan, "software_release"], rows), catalog)
+    rows = [{**COMMON, **plan, "software_release": release} for release in releases]
+    table = table_from_rows("inference", [*rows[0]], [[*row.values()] for row in rows])
+    result = evaluate(table, catalog)
     names = ("tpot", "tpot_low", "tpot_high", "tokens_per_second")
     return [{name: float(result.number(name)[row]) for name in names} for row in range(len(rows))]
 
@@ -45,3 +46,34 @@ def test_a_measured_release_by_name_and_by_number_is_the_same(catalog: Catalog) 
             "concurrency": 16}  # fmt: skip
     named = of_releases(catalog, {**plan, "software": "vllm-0.6"}, "")
     assert of_releases(catalog, {**plan, "software": "vllm"}, "0.6.6.post1") == named
+
+
+def test_engines_of_early_2025_ran_deepseek_slowly_whichever_it_was(catalog: Catalog) -> None:
+    """DeepSeek-V3 on 16 H100, one request: vLLM 0.7 30 token/s [SGLang issue 3656], TensorRT-LLM 0.17 23 [its issue
+    2786].
+    """
+    plan = {"model": "DeepSeek-V3", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "tensor_parallel": 16,
+            "prompt_length": 512, "output_length": 512, "concurrency": 1}  # fmt: skip
+    for engine, release, measured in (("vllm", "0.7.2", 30.0), ("tensorrt-llm", "0.17.0", 22.7)):
+        early, late = of_releases(catalog, {**plan, "software": engine}, release, "")
+        assert early["tokens_per_second"] == pytest.approx(measured, rel=0.25)
+        assert late["tokens_per_second"] > 1.5 * early["tokens_per_second"]
+
+
+def test_layers_of_experts_scaled_by_blocks_take_longest_in_tensorrt_llm_on_hopper(catalog: Catalog) -> None:
+    """DeepSeek-V3 on eight H200, 4 requests: 10.3 ms a token with SGLang 0.5.9, 13.8 with TensorRT-LLM 1.1 (InferenceX
+    of November 2025 and March 2026).
+    """
+    plan = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "prompt_length": 922, "output_length": 922,
+            "concurrency": 4}  # fmt: skip
+    (sglang,) = of_releases(catalog, {**plan, "software": "sglang"}, "0.5.9")
+    (tensorrt,) = of_releases(catalog, {**plan, "software": "tensorrt-llm"}, "1.1.0")
+    assert sglang["tpot"] == pytest.approx(10.3e-3, rel=0.1) and tensorrt["tpot"] == pytest.approx(13.8e-3, rel=0.1)
+
+
+def test_flashattention_3_of_sglang_came_in_2025(catalog: Catalog) -> None:
+    """Llama 3.1 8B on an H200, prompts of 32,000: releases before 0.4.5.post1 prefill with FlashAttention-2."""
+    plan = {"model": "Meta-Llama-3.1-8B", "accelerator": "H200-SXM-141GB", "software": "sglang", "num_accelerators": 1,
+            "tensor_parallel": 1, "prompt_length": 32000, "output_length": 100, "concurrency": 50}  # fmt: skip
+    early, late = of_releases(catalog, plan, "0.4.4", "0.4.9")
+    assert late["tokens_per_second"] > 1.1 * early["tokens_per_second"]

@@ -20,7 +20,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.chip_designs import designs_of
 from xlperf.explore.chips import ALIKE, chip_worth, frontier_of
-from xlperf.explore.forms import answers_of, evaluate_forms, form_of, varied_chips
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of, varied_forms
 
 RATE = "tokens_per_second_per_accelerator"
 Command = Callable[..., Any]
@@ -32,7 +32,7 @@ def form(**changed: str) -> Table:
 
 def chips(catalog: Catalog, *lines: str, **changed: str) -> tuple[Table, Table]:
     asked = [(line.partition("=")[0], line.partition("=")[2].split(",")) for line in lines]
-    forms, _ = varied_chips(form(**changed), asked, "--vary")
+    forms, _ = varied_forms(form(**changed), asked, "--vary")
     return forms, evaluate_forms(forms, catalog)
 
 
@@ -193,4 +193,4 @@ def test_a_table_of_chips_keeps_limits_or_names_the_nearest(command: Command, tm
 def test_what_cannot_vary_is_one_line(lines: list[str], words: str) -> None:
     asked = [(line.partition("=")[0], line.partition("=")[2].split(",")) for line in lines]
     with pytest.raises(InputError, match=re.escape(words)):
-        varied_chips(form(), asked, "--vary")
+        varied_forms(form(), asked, "--vary")

@@ -132,6 +132,17 @@ def test_what_fits_in_a_power_limit_fits_and_no_more(catalog: Catalog) -> None:
     assert "no copy fits in it" in none["answer"]
 
 
+@pytest.mark.parametrize("limit", ["1"])
+def test_a_power_limit_feeds_as_many_users_as_any_number_of_them_that_fits(catalog: Catalog, limit: str) -> None:
+    """Copies of a fleet beyond the limit do not hide smaller ones: 45,000 users drew 0.9 MW where 34,491 were fed."""
+    words = {**SERVED, "model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "speed_per_user": "20"}
+    words |= dict.fromkeys(("software", "mode", "num_accelerators"), "auto")
+    most = answered("serve", catalog, {**words, "users": "auto"}, facility_power_limit=limit)
+    assert most["power"] <= float(limit) * MW * 1.001
+    more = answered("serve", catalog, {**words, "users": str(1.1 * most["users"])})
+    assert more["power"] > 0.97 * float(limit) * MW
+
+
 def test_a_run_within_a_power_limit(catalog: Catalog) -> None:
     free = answered("train", catalog, TRAINED, num_accelerators="64")
     limit = free["power"] / MW / 2.0

@@ -21,6 +21,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
+from xlperf.calibrate.deployments import deployment_table, deployments
 from xlperf.calibrate.fit import cross_validated
 from xlperf.calibrate.fitter import percent, rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
@@ -329,6 +330,10 @@ class Page:
             lines.append((str(name), *cells))
         return header, lines
 
+    def deployments(self) -> Table:
+        """Published fleets beside the fleets that the form Serve recommends for their loads."""
+        return deployment_table(deployments(self.catalog))
+
     def own_runs(self) -> Table:
         """Errors of other rows of a source after own runs of it."""
         header, lines = accuracy_table(accuracies(sources_left_out(self.published, self.catalog, self.step)))
@@ -377,6 +382,7 @@ TABLES: dict[str, Callable[[Page], Table]] = {
     "accuracy": Page.short,
     "groups": Page.groups,
     "readings": Page.by_reading,
+    "deployments": Page.deployments,
     "own-runs": Page.own_runs,
 }
 """Tables by the name of their markers."""

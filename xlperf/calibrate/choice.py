@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -249,22 +249,26 @@ def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
 DIFFERENT = 0.1
 """Least difference of two runs at which one of them counts as faster. [-]"""
 RATE, TOKEN = "throughput", "time per token"
-ENGINES, POOLS = "engines", "one pool or two"
+ENGINES, POOLS, REPEATS = "engines", "one pool or two", "nothing (a run repeated)"
 _FILE = "published_pairs.csv"
 _LENGTH, _OUTPUT, _IN_FLIGHT = 0.05, 0.1, 0.1
 """Largest relative differences of prompts, outputs and requests in flight per accelerator that count as equal. [-]"""
 _RELEASE = re.compile(r"-[0-9].*")
 """Suffix of an engine's early release: two releases of an engine are no pair."""
+_COPY = 0.006
+"""Largest logarithm of a ratio of times of one run, printed with three digits and with more. [-]"""
 _DEGREES = ("tp", "pp", "ep", "dp_attn")
 _FEWEST = 10
 """Least number of pairs of two engines for a separate line. [-]"""
 _EVERY, _ALIKE, _NEW = "all", "each publisher once", "in no fit"
+_LAYERS = {"dense models": False, "models with experts": True}
 
 
 @dataclass(frozen=True)
 class Run:
     """A published run: the settings that both runs of a pair share, and its measured and predicted times by metric [s];
-    ``new`` marks a run that is in no fit.
+    ``new`` marks a run that is in no fit; ``release`` is the printed name of the engine with its release, ``mixture``
+    whether the model has experts.
     """
 
     row_id: str
@@ -279,6 +283,8 @@ class Run:
     output: float
     times: dict[str, tuple[float, float]]
     new: bool
+    release: str = ""
+    mixture: bool = False
 
     @property
     def publisher(self) -> str:
@@ -332,16 +338,18 @@ def runs_of(
             for at, depth, vocabulary, draft in zip(models.tolist(), *shape, drafts.tolist(), strict=True)
         ]
         work = dict(zip(plans.index.tolist(), works, strict=True))
+        experts = plans.catalog.tables["models"].number("num_experts")[models] > 0.0
+        mixtures = {row for row, mixture in zip(plans.index.tolist(), experts.tolist(), strict=True) if mixture}
         place = {row_id: row for row, row_id in enumerate(rows.text["row_id"])}
         values: dict[int, dict[str, tuple[float, float]]] = {}
         for record in compare(plans, predicted(plans, progress)):
             if record.covered:
                 values.setdefault(place[record.row_id], {})[record.metric] = _as_times(record)[:2]
-        results += [_run_of(rows, row, work[row], own) for row, own in values.items()]
+        results += [_run_of(rows, row, work[row], row in mixtures, own) for row, own in values.items()]
     return results
 
 
-def _run_of(rows: Published, row: int, work: str, values: dict[str, tuple[float, float]]) -> Run:
+def _run_of(rows: Published, row: int, work: str, mixture: bool, values: dict[str, tuple[float, float]]) -> Run:
     text, number = rows.text, {name: float(column[row]) for name, column in rows.number.items()}
     load = number["batch"] if math.isnan(number["concurrency"]) else number["concurrency"]
     return Run(
@@ -357,6 +365,8 @@ def _run_of(rows: Published, row: int, work: str, values: dict[str, tuple[float,
         output=number["osl"],
         times=_times(values, load, number["n_gpus"], number["osl"]),
         new=not text["group"][row] or text["group"][row].casefold().startswith(UNSEEN),
+        release=text["framework"][row].casefold().strip(),
+        mixture=mixture,
     )
 
 
@@ -380,19 +390,58 @@ def _times(
     return {name: (float(both[0]), float(both[1])) for name, both in times.items()}
 
 
-def pairs_of(runs: Sequence[Run]) -> list[Pair]:
-    """Pairs among runs: two engines with the same mapping, and one pool against separate ones of the same engine."""
-    groups: dict[tuple[str, ...], list[Run]] = {}
+def repeated(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs by setting: those of a group share the publication, the release, the mapping, the lengths and the load."""
+    groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
+        setting = run.accelerators, run.load, run.prompt, run.output
+        name = (run.source, *run.same, run.engine, run.release, run.separate, run.mapping, *setting)
+        groups.setdefault(name, []).append(run)
+    return list(groups.values())
+
+
+def repeats_of(runs: Sequence[Run]) -> list[Pair]:
+    """Pairs of repeated runs: one release in one setting, measured twice. Times within :data:`_COPY` are one run that a
+    publisher printed in several tables.
+    """
+    pairs = [
+        Pair(one, other, REPEATS, _ratios(one, other))
+        for group in repeated(runs)
+        for one, other in combinations(group, 2)
+    ]
+    return [one for one in pairs if any(abs(math.log(ratio[0])) > _COPY for ratio in one.ratios.values())]
+
+
+def _mean(group: Sequence[Run]) -> Run:
+    """Repeated runs as one: the geometric means of their times."""
+    if len(group) == 1:
+        return group[0]
+    times = {}
+    for name in group[0].times:
+        logs = np.log([run.times[name] for run in group if name in run.times])
+        times[name] = tuple(np.exp(logs.mean(axis=0)).tolist())
+    return replace(group[0], times=times)
+
+
+def _ratios(first: Run, second: Run) -> dict[str, tuple[float, float]]:
+    """Time of the first run over the second, measured and predicted, in the metrics of both."""
+    both = {name: (first.times[name], second.times[name]) for name in first.times if name in second.times}
+    return {name: (one[0] / other[0], one[1] / other[1]) for name, (one, other) in both.items()}
+
+
+def pairs_of(runs: Sequence[Run]) -> list[Pair]:
+    """Pairs among runs: two engines with the same mapping, and one pool against separate ones of the same engine.
+
+    Repeated runs count once, with the geometric mean of their times.
+    """
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in map(_mean, repeated(runs)):
         groups.setdefault((run.source, *run.same), []).append(run)
     results = []
     for group in groups.values():
         for first, second in combinations(group, 2):
-            kind = _kind(first, second)
-            shared = [name for name in first.times if name in second.times]
-            if kind and shared:
-                times = {name: (first.times[name], second.times[name]) for name in shared}
-                ratios = {name: (one[0] / other[0], one[1] / other[1]) for name, (one, other) in times.items()}
+            kind, ratios = _kind(first, second), _ratios(first, second)
+            if kind and ratios:
                 results.append(Pair(first, second, kind, ratios))
     return results
 
@@ -422,7 +471,7 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
     """
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
-    for kind in (ENGINES, POOLS):
+    for kind in (ENGINES, POOLS, REPEATS):
         own = [one for one in pairs if one.kind == kind]
         publishers = sorted({one.first.publisher for one in own})
         for name in (RATE, TOKEN):
@@ -433,6 +482,9 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
                 rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))
             new = Score.of([one for one in own if one.new], name)
             rows += [(kind, _NEW, name, *new.words())] if new.count else []
+            for words, mixture in _LAYERS.items() if kind == ENGINES else ():
+                score = Score.of([one for one in own if one.first.mixture == mixture], name)
+                rows.append((kind, words, name, *score.words()))
             rows += [(kind, publisher, name, *score.words()) for publisher, score in scores if score.count]
             for both in sorted({one.engines for one in own} if kind == ENGINES else ()):
                 score = Score.of([one for one in own if one.engines == both], name)

@@ -40,7 +40,10 @@ FLASHATTENTION_2 = "flashattention-2"
 """Library of attention with measured kernels of its own on Hopper; on other generations it shares the kernels of any
 software.
 """
-_RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang"}
+_RELEASES = {
+    "vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang", "sglang-0.5": "sglang",
+    "tensorrt-llm-0.17": "tensorrt-llm",
+}  # fmt: skip
 """Unmeasured releases; constants and bands of the measured releases replace theirs."""
 _SAME_MEMORY = {"vllm-0": "vllm"}  # releases with other kernels and the same accounting of memory
 _FLASH = ("attention", "attention_backward")

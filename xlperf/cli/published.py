@@ -243,6 +243,7 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
         pair_lines,
         pair_table,
         pairs_of,
+        repeats_of,
         runs_of,
     )
     from xlperf.catalog.csv_files import harmless
@@ -250,8 +251,10 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
     with progress(0, "published runs") as done:
         published = _published(files)
         if pairs:
-            compared = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
-            title, name, lines, table = "Pairs of runs", "ratio", pair_lines(compared), pair_table(compared)
+            runs = runs_of(published if files else [*published, collected_pairs()], catalog, done)
+            compared = pairs_of(runs)
+            table = pair_table([*compared, *repeats_of(runs)])
+            title, name, lines = "Pairs of runs", "ratio", pair_lines(compared)
         else:
             chosen = choices(alternatives_of(published, catalog, done))
             title, name, lines, table = (

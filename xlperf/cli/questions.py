@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from xlperf.explore.objectives import Limit
 
 
+_VARIED = ("serve", "train", "chip")
+"""Questions whose entries vary."""
+
+
 def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
@@ -82,7 +86,7 @@ def _delivered(answer: Answered, output: str | None, catalog: Catalog) -> int:
     else:
         front = Front(answers=[answer.words], nested=nested_parts(answer))
         deliver(output, answer.kind, answer.whole, "answer", front=front)
-    if output is not None:
+    if answer.missed and (output is not None or answer.kind != "chip"):
         say(*answer.missed, err=True)
     return 1 if answer.refused or answer.missed else 0
 
@@ -153,40 +157,56 @@ def _question(kind: str) -> Command:
         known = catalog_of(catalog, None)
         return _delivered(answered(kind, given, known), output, known)
 
-    asked.__name__ = kind
-    return command(entries=partial(form_options, kind))(asked)
+    def varied(
+        output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tuple[str, ...], **given: str | None
+    ) -> int:
+        return _varying(kind, output, catalog, vary, limits, given)
+
+    function = varied if kind in _VARIED else asked
+    function.__name__ = kind
+    return command(entries=partial(form_options, kind))(function)
 
 
-@command(entries=partial(form_options, "chip"))
-def chip(output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
-    """Cost and worth of an accelerator of your own."""
+def _varying(
+    kind: str,
+    output: str | None,
+    catalog: Sheets,
+    vary: tuple[str, ...],
+    limits: tuple[str, ...],
+    given: dict[str, Any],
+) -> int:
+    """Answer a question whose entries vary: one answer, or a table of them."""
     from xlperf.explore.forms import answered, asked_form
     from xlperf.explore.objectives import limits_of
 
-    required = limits_of("chip", limits, "--limit")
+    required = limits_of(kind, limits, "--limit")
     if vary:
-        return _varied(asked_form("chip", given)[1], vary, required, output, catalog)
+        return _varied(asked_form(kind, given)[1], vary, required, output, catalog)
     known = catalog_of(catalog, None)
-    return _delivered(answered("chip", given, known, required), output, known)
+    return _delivered(answered(kind, given, known, required), output, known)
 
 
 def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Sheets) -> int:
-    """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
+    """Say or write a table of answers; 1 if none has an answer and keeps the limits."""
+    from xlperf.catalog.schema import shown_columns
     from xlperf.explore.chips import RATE
-    from xlperf.explore.forms import varied_answers, varied_chips
+    from xlperf.explore.forms import varied_answers, varied_forms
     from xlperf.explore.vary import vary_line
 
     if output is not None and is_page(output):
         raise InputError(Fault(output, "a page holds one answer: leave --vary out, or write .xlsx, .csv or .json"))
     known = catalog_of(catalog, None)
-    forms, names = varied_chips(form, [vary_line(text) for text in vary], "--vary")
-    with progress(len(forms), f"{len(forms):,} chips") as done:
+    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary")
+    chip = form.kind == "chip"
+    noun, ranked = ("chip", [RATE, "unit_cost"]) if chip else ("answer", shown_columns(f"{form.kind}_results", "tile"))
+    with progress(len(forms), f"{len(forms):,} {noun}s") as done:
         chips = varied_answers(forms, names, limits, known, done)
     if chips.whole:
-        deliver(output, "chips", chips.whole, "chip", chips.shown, None, Front([RATE, "unit_cost"], [chips.words]))
+        front = Front(list(ranked[:2]), [chips.words])
+        deliver(output, f"{noun}s", chips.whole, noun, chips.shown, None, front)
     say(*(chips.none or [chips.words]), err=True)
     return 0 if chips.valid else 1
 
 
-ASK = tuple(chip if kind == "chip" else _question(kind) for kind in questions())
+ASK = tuple(_question(kind) for kind in questions())
 """The commands of the questions."""

@@ -229,7 +229,7 @@ AXES: dict[str, tuple[str, ...]] = {
 """Varied entries in the table of the front sheet, with their first values."""
 
 
-def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
+def varied_forms(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
     """A form with every combination of values of some entries, the last one fastest, and the varied entries.
 
     ``lines``: header of an entry, and its values: numbers, factors as ``x2``, ``auto`` and names. InputError, at
@@ -249,8 +249,8 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
         raise InputError(faults)
     number = prod(map(len, columns.values()))
     if number > MOST_CHIPS:
-        raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
-    forms, known = grid(form, columns), table_schema("chip").by_name
+        raise InputError(Fault(place, f"these are {number:,} rows; a table has {MOST_CHIPS:,} at the most"))
+    forms, known = grid(form, columns), table_schema(form.kind).by_name
     auto = {name: forms[name] == "" if known[name].is_text else np.isnan(forms[name]) for name in columns}
     return replace(forms, auto={**forms.auto, **auto}), [*columns]
 
@@ -258,25 +258,26 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
 def first_chips() -> Iterator[Table]:
     """Forms of the table of chips in the shipped workbook, in blocks."""
     lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
-    forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
+    forms, _ = varied_forms(form_of("chip", first_words("chip")), lines, "")
     return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
 
 
 def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, np.ndarray]:
     """An entry and its values, blank for ``auto``."""
-    stated = [word for word in words if word.casefold() != "auto"]
+    kind, stated = form.kind, [word for word in words if word.casefold() != "auto"]
     values: list[float | str] = []
     if not stated:
-        field = next(iter(parse_header("chip", [header]).fields), None)
+        field = next(iter(parse_header(kind, [header]).fields), None)
         if field is None:
-            read_variation("chip", [(header, ["1"])], place)  # says which entries there are
+            read_variation(kind, [(header, ["1"])], place)  # says which entries there are
             raise InputError(Fault(place, f"unknown entry {header}"))
         name = field.column.name
     else:
-        asked = read_variation("chip", [(header, stated)], place)
+        asked = read_variation(kind, [(header, stated)], place)
         for variation in asked.varied:
-            if variation.sheet != "chip" or variation.shape:
-                problem = "write values of an entry of the chip, as cache=64,128; xlperf evaluate varies the sheets"
+            if variation.sheet != kind or variation.shape:
+                example = {"chip": "cache=64,128", "serve": "users=1000,5000"}.get(kind, "num accelerators=128,256")
+                problem = f"write values of an entry of xlperf {kind}, as {example}; xlperf evaluate varies the sheets"
                 raise InputError(Fault(place, f"{variation.column.name}: {problem}"))
         if asked.varied:
             name = asked.varied[0].name
@@ -287,9 +288,9 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         else:
             name, numbers = next(iter(asked.values.items()))
             values = numbers.tolist()
-    declared = table_schema("chip").by_name[name]
+    declared = table_schema(kind).by_name[name]
     if len(stated) < len(words):
-        if name not in auto_columns("chip"):
+        if name not in auto_columns(kind):
             raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
         values.insert([word.casefold() for word in words].index("auto"), "" if declared.is_text else np.nan)
     return name, declared.array(values)
@@ -297,6 +298,9 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
+ACCELERATORS = "accelerators"
+"""Result of a fleet or a run that has an answer."""
+_NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
 _SHARES = (
     "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
     "limit_share", "efficiency", "percentile",
@@ -323,7 +327,7 @@ class Answered(NamedTuple):
     results: Table
     nested: Mapping[str, Table] = {}  # tables beside the answer: ways to serve, worth of more, row of a chip
     plans: Table | None = None  # plans of the ways to serve, or the plan of a run
-    missed: Sequence[str] = ()  # limits that a chip misses
+    missed: Sequence[str] = ()  # limits that the answer misses
 
     @property
     def kind(self) -> str:
@@ -413,10 +417,11 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
     if kind == "chip":
         return _chip(form, table, catalog, limits)
     results = evaluate_forms(table, catalog)
+    missed = [words for limit in limits if (words := _missed(limit, results))]
     if kind != "serve":
-        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog))
+        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog), missed)
     plans, ways = ways_of(table, catalog)
-    return Answered(form, table, results, {"ways": ways}, plans)
+    return Answered(form, table, results, {"ways": ways}, plans, missed)
 
 
 def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:
@@ -440,7 +445,7 @@ def nested_parts(answer: Answered) -> dict[str, list[Part]]:
 
 
 def _missed(limit: Limit, results: Table) -> str:
-    """By how much a chip misses a limit, in words; "" if it keeps it or has no answer."""
+    """By how much an answer misses a limit, in words; "" if it keeps it or has no answer."""
     value = float(limit.sure(results)[0])
     if value != value or limit.kept(results)[0]:
         return ""
@@ -452,42 +457,46 @@ def _missed(limit: Limit, results: Table) -> str:
 
 
 class Chips(NamedTuple):
-    """A table of chips; without a chip that keeps the limits only lines that say so."""
+    """A table of answers; without one that keeps the limits only lines that say so."""
 
     whole: list[Part]
     shown: list[Part]
     words: str
-    valid: bool  # whether any chip has an answer and keeps the limits
+    valid: bool  # whether any row has an answer and keeps the limits
     none: Sequence[str] = ()
 
 
 def varied_answers(
     forms: Table, names: Sequence[str], limits: Sequence[Limit], catalog: Catalog, done: Progress
 ) -> Chips:
-    """Answers of the forms of chips that keep the limits, with a mark on each chip that no other beats."""
-    results = stacked(list(_blocks(forms, catalog, done)))
+    """Answers of forms that keep the limits; of chips with a mark on each that no other beats."""
+    results, chips = stacked(list(_blocks(forms, catalog, done))), forms.kind == "chip"
     entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
-    valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
+    answer = results.number(RATE if chips else ACCELERATORS)
+    valid = np.logical_and.reduce([~np.isnan(answer), *(limit.kept(results) for limit in limits)])
     if limits and not valid.any():
         return Chips([], [], "", False, _none_keeps(entries, results, limits))
     rows = np.flatnonzero(valid) if limits else np.arange(len(forms))
     results = results.take(rows)
     entries = [(one, values[rows]) for one, values in entries]
-    marked: Part = (column("chip_variants", "frontier"), frontier_of(results))
+    marked: list[Part] = [(column("chip_variants", "frontier"), frontier_of(results))] if chips else []
     given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
     reached = [part for part in parts(results) if part[0].name not in names]
     by_name = {part[0].name: part for part in reached}
-    shown = [by_name[name] for name in shown_columns("chip_results", "table") if name in by_name]
+    view = "table" if chips else "tile"
+    shown = [by_name[name] for name in shown_columns(f"{forms.kind}_results", view) if name in by_name]
     reason = [part for part in reached if part[0].name == "reason"]
-    words = (
-        f"{int(np.nansum(marked[1])):,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
-    )
-    return Chips([*entries, *given, *reached, marked], [*entries, *shown, marked, *reason], words, bool(valid.any()))
+    words = f"{int(valid.sum()):,} of {len(forms):,} have an answer" + " and keep the limits" * bool(limits)
+    if chips:
+        best = int(np.nansum(marked[0][1]))
+        words = f"{best:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+    return Chips([*entries, *given, *reached, *marked], [*entries, *shown, *marked, *reason], words, bool(valid.any()))
 
 
 def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
-    for start in range(0, len(forms), 100):
-        block = evaluate_forms(forms.take(slice(start, start + 100)), catalog)
+    size = 100 if forms.kind == "chip" else 1
+    for start in range(0, len(forms), size):
+        block = evaluate_forms(forms.take(slice(start, start + size)), catalog)
         done(len(block))
         yield block
 
@@ -501,16 +510,16 @@ def _entry(part: Part, results: Table) -> Part:
 
 
 def _none_keeps(entries: Sequence[Part], results: Table, limits: Sequence[Limit]) -> list[str]:
-    """Lines that say which chip comes nearest to the limits, and by how much it misses them."""
+    """Lines that say which row comes nearest to the limits, and by how much it misses them."""
     beyond = np.nan_to_num(np.array([limit.excess(results) for limit in limits]), nan=np.inf).max(axis=0)
-    words = f"No chip of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
+    words = f"No {_NOUNS[results.kind]} of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
     row = int(np.argmin(beyond))
     if not np.isfinite(beyond[row]):
         return [words, f"None has an answer; the first: {results['reason'][0]}."]
-    chip = ", ".join(
+    nearest = ", ".join(
         f"{one.name.replace('_', ' ')} "
         f"{values[row] if one.is_text else f'{rounded(values[row] / unit_of(one).factor)} {one.unit}'.rstrip(' -')}"
         for one, values in entries
     )
     missed = [_missed(limit, results.take([row])) for limit in limits]
-    return [words, f"Nearest: {chip}. {' '.join(filter(None, missed))}"]
+    return [words, f"Nearest: {nearest}. {' '.join(filter(None, missed))}"]

@@ -134,7 +134,10 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
 MANY_USERS = 100_000.0
 """Requests in flight of a fleet so large that fractions of servers do not affect the choice of its copy. [-]"""
 _FIRST_FED = 256.0  # accelerators of the first mapping, which gives the power of one [-]
-FEW_COPIES = 20.0  # fleets of at most so many copies are chosen anew for the users that fit in a limit [-]
+NEARLY_FULL = 0.98  # share of the users of a divisible fleet from which on whole copies leave no power to search [-]
+SHARES_OF_POWER = (1.0, 0.5), (0.5, 0.125)
+"""Sizes of fleets that are searched for copies which fit into a power limit, over the whole limit: below and above
+:data:`MANY_USERS`. [-]"""
 
 
 class FleetSize(NamedTuple):

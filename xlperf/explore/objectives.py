@@ -29,16 +29,17 @@ LARGER = frozenset(
 """Results to maximise; all others are minimised."""
 
 
-_KINDS = ("training", "inference")
+_KINDS = ("training", "inference", "serve", "train")
 SHORT = {
-    name: dict(zip(_KINDS, results, strict=True))
+    name: dict(zip(_KINDS, results, strict=False))
     for name, *results in (
-        ("cost", "cost_per_million_tokens", "cost_per_million_output_tokens_all_in"),
+        ("cost", "cost_per_million_tokens", "cost_per_million_output_tokens_all_in",
+         "fleet_cost_per_million_output_tokens", "run_cost"),
         ("owned_cost", "owned_cost_per_million_tokens", "owned_cost_per_million_output_tokens_all_in"),
         ("energy", "energy_per_token", "energy_per_token"),
         ("throughput", "tokens_per_second_per_accelerator", "tokens_per_second_per_accelerator"),
     )
-}
+}  # fmt: skip
 """Short names of objectives, by kind of plan."""
 TARGETS = {"ttft": "ttft_target", "tpot": "tpot_target"}
 AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
@@ -256,7 +257,7 @@ def _result(kind: str, text: str, place: str, owned: bool) -> Column:
     known = {column.name: column for column in every.columns if column.kind == "result"}
     if name not in known:
         likely = [other for other in known if not other.endswith(("_low", "_high"))]
-        short = [one for one, names in SHORT.items() if names[kind] in known]
+        short = [one for one, names in SHORT.items() if names.get(kind) in known]
         hint = nearest(name, [*short, *likely]).replace("_", " ")
         raise InputError(Fault(place, f'"{text.strip()}" is no result in numbers of {kind} plans; {hint}'))
     return known[name]

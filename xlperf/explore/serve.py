@@ -39,8 +39,9 @@ from xlperf.explore.fleet_plans import (
 )
 from xlperf.explore.fleets import STATE, FleetSearch
 from xlperf.explore.money import (
-    FEW_COPIES,
     MANY_USERS,
+    NEARLY_FULL,
+    SHARES_OF_POWER,
     Hours,
     against_api,
     beyond_power,
@@ -128,10 +129,13 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
     if _is_open(form):
         limit = float(form.number("facility_power_limit")[0])
-        result = filling(_every_way(with_columns(form, users=MANY_USERS), catalog), limit, catalog)
-        few = [fleet for fleet in result if fleet.users <= FEW_COPIES * fleet.plan.number("concurrency")[0]]
-        if few or not result:
-            users = (result[0].users if result else 1.0) / form.filled("active_share")[0]
+        many = _every_way(with_columns(form, users=MANY_USERS), catalog)
+        result = filling(many, limit, catalog)
+        # Whole copies of a large fleet may leave much of the power idle: smaller fleets have smaller copies.
+        rough = max((fleet.users * limit / sized(fleet, catalog).power for fleet in many), default=0.0)
+        shares = SHARES_OF_POWER[rough > MANY_USERS]
+        for share in shares if sum(fleet.users for fleet in result[:1]) < NEARLY_FULL * rough else ():
+            users = max(share * rough, 1.0) / form.filled("active_share")[0]
             result += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
     fleets = _smallest_fleets(form, catalog)

@@ -36,7 +36,7 @@ from xlperf.explore.asked import (
     wanted_plans,
 )
 from xlperf.explore.candidates import Bounds
-from xlperf.explore.forms import answered, asked_form, nested_parts, varied_answers, varied_chips
+from xlperf.explore.forms import answered, asked_form, nested_parts, varied_answers, varied_forms
 from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.remedy import Evidence, asked_diagnosis
@@ -118,34 +118,30 @@ def explain(
     return Result.of(content)
 
 
-def serve(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
-    """The cheapest fleet that serves a model to so many users, and every other way to serve them.
+def serve(
+    *, vary: Vary = (), limit: Texts = (), catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
+) -> Result:
+    """The cheapest fleet that serves a model to so many users, and every other way to serve them; with ``vary`` a table
+    of fleets.
 
     >>> serve(model="Llama3-8B", accelerator="H100", users=100).answer
     '... H100 ... serve 100 users at ...'
     """
-    return _answer("serve", entries, catalog, inputs)
+    return _answers("serve", entries, vary, limit, catalog, inputs)
 
 
-def train(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
-    """Time and cost of a training run, and its best mapping."""
-    return _answer("train", entries, catalog, inputs)
+def train(
+    *, vary: Vary = (), limit: Texts = (), catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
+) -> Result:
+    """Time and cost of a training run, and its best mapping; with ``vary`` a table of runs."""
+    return _answers("train", entries, vary, limit, catalog, inputs)
 
 
 def chip(
     *, vary: Vary = (), limit: Texts = (), catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
 ) -> Result:
     """Cost and worth of an accelerator of your own; with ``vary`` a table of accelerators."""
-    if not vary:
-        return _answer("chip", entries, catalog, inputs, texts_of("--limit", limit))
-    _, form = asked_form("chip", _entries("chip", entries))
-    forms, names = varied_chips(form, lines_of(vary), "--vary")
-    required = limits_of("chip", texts_of("--limit", limit), "--limit")
-    known, notes = catalog_of(catalog)
-    with progress(len(forms), f"{len(forms):,} chips") as done:
-        chips = varied_answers(forms, names, required, known, done)
-    words = " ".join(chips.none) or chips.words
-    return Result.of(Content(chips.whole, chips.shown, words, notes, found=chips.valid), inputs)
+    return _answers("chip", entries, vary, limit, catalog, inputs)
 
 
 def sessions(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
@@ -404,6 +400,23 @@ def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, cat
         ]
     shown = tables.pop("By group")
     return Result.of(Content(records, shown, "\n".join(report.missed()), notes, tables, found=report.exit_code == 0))
+
+
+def _answers(
+    kind: str, entries: Mapping[str, Entry], vary: Vary, limit: Texts, catalog: GivenCatalog, inputs: bool
+) -> Result:
+    """The answer to a form, or a table of answers to its variants."""
+    limits = texts_of("--limit", limit)
+    if not vary:
+        return _answer(kind, entries, catalog, inputs, limits)
+    _, form = asked_form(kind, _entries(kind, entries))
+    forms, names = varied_forms(form, lines_of(vary), "--vary")
+    required = limits_of(kind, limits, "--limit")
+    known, notes = catalog_of(catalog)
+    with progress(len(forms), f"{len(forms):,} {'chips' if kind == 'chip' else 'answers'}") as done:
+        table = varied_answers(forms, names, required, known, done)
+    words = " ".join(table.none) or table.words
+    return Result.of(Content(table.whole, table.shown, words, notes, found=table.valid), inputs)
 
 
 def _answer(
