@@ -39,7 +39,8 @@ class Question:
     ``sheet``: its front sheet. ``words``: the title there. ``sliders``: entries that a slider of a page may move: the
     first with a number. ``tables``: titles of the tables beside the answer; sheets show the first. ``chart``:
     ``line``, ``bars``, ``stacked`` or ``lying`` bars and columns of that table, the abscissa first. ``chart_words``:
-    its title, "" by its columns. ``reads``: catalog sheets of this question alone.
+    its title, "" by its columns. ``reads``: catalog sheets of this question alone. ``rows``: of the first table on the
+    sheet, most of them.
     """
 
     form: str
@@ -50,6 +51,7 @@ class Question:
     chart: tuple[str, ...]
     chart_words: str
     reads: tuple[str, ...]
+    rows: int
 
     def table(self, name: str) -> str:
         """Schema of a table beside the answer: ``sessions_tiers``."""
@@ -67,6 +69,7 @@ def questions() -> dict[str, Question]:
             row["form"], row["sheet"], row["question"],
             tuple(tuple(names.split("|")) for names in row["sliders"].split()),
             dict(tables), tuple(chart.split()), chart_words, tuple(row["reads"].split()),
+            int(row["rows"] or 11),
         )  # fmt: skip
     return known
 

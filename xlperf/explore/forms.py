@@ -303,7 +303,7 @@ ACCELERATORS = "accelerators"
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
 _SHARES = (
     "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
-    "limit_share", "efficiency", "percentile",
+    "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization",
 )  # fmt: skip
 """Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles import Alignment
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
 
-_ROWS, _FIRST = 11, 3
-"""Rows of the table; row of the first among the numbers. [-]"""
+_ROWS, _FIRST = 12, 3
+"""Most rows of the table on the sheet; row of the first among the numbers. [-]"""
 _SHOWN = 17
 """Row of the first on the sheet, below a head of three lines. [-]"""
 _COLOURS = (BLUE, ORANGE, GREEN, AMBER)
@@ -89,25 +90,28 @@ def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) ->
         places[column.name] = letter, column
         is_label = question.chart[0] != "line" and column.name == question.chart[1]  # of a bar
         more, blank = '&""' if column.is_text else "+0", '""' if column.is_text or is_label else "NA()"
-        for row in range(_ROWS):
+        for row in range(question.rows):
             asked = f'INDEX(XLPERF_{question.form.upper()}({area},"{name}",catalog),{row + 2},{number + 1})'
             page.calc(f"{letter}{_FIRST + row}", f"=IFERROR({asked}{more},{blank})")
     return places
 
 
 def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Column]]) -> None:
-    """The columns of the view ``front``: the first at the left, the others side by side up to the right edge."""
+    """The columns of the view ``front``: the first at the left, the others side by side up to the right edge; of a long
+    table every second row.
+    """
+    every = range(0, question.rows, ceil(question.rows / _ROWS))
     name, words = next(iter(question.tables.items()))
     page.heading("M13", words, "R")
     shown = shown_columns(question.table(name), "front")
     for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
         place, column = columns[own]
         page.put(f"{letter}14", column.header, "tall head", last=f"{letter}16")
-        for row in range(_ROWS):
+        for row, of in enumerate(every):
             look = "cell left" if number == 0 else "cell"
             code = "" if column.is_text else _format(column)
-            page.put(f"{letter}{_SHOWN + row}", f'=IFERROR({page.source}{place}{_FIRST + row},"")', look, code)
-    for row in range(_SHOWN, _SHOWN + _ROWS):
+            page.put(f"{letter}{_SHOWN + row}", f'=IFERROR({page.source}{place}{_FIRST + of},"")', look, code)
+    for row in range(_SHOWN, _SHOWN + len(every)):
         page.rule(f"M{row}:R{row}")
 
 
@@ -117,7 +121,7 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     (x, across), own = columns[along], [columns[name] for name in drawn]
     words = f"{', '.join(column.words for _, column in own)} against {across.words}"
     page.heading("F13", question.chart_words or _title(words), "K")
-    rows, up = (_FIRST - 1, _FIRST - 1 + _ROWS), own[0][1]
+    rows, up = (_FIRST - 1, _FIRST - 1 + question.rows), own[0][1]
     if kind != "line":
         letters = " ".join(letter for letter, _ in own)
         stacked, colours = kind == "stacked", _COLOURS[: len(own)]
