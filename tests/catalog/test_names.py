@@ -172,3 +172,12 @@ class _Installed(Engine):
 
     def installed(self) -> Catalog:
         return self._catalog
+
+
+def test_an_alias_that_begins_as_another_model_is_no_first_word_of_it() -> None:
+    """In a catalog with the model of a distillation alone, the name of its teacher stays unknown."""
+    models = load_catalog().tables["models"]
+    small = models.take(np.flatnonzero(models.text("model") == "Qwen3-8B"))
+    spelled = Spellings(small)
+    assert spelled.names("DeepSeek-R1-0528-Qwen3-8B") == ["Qwen3-8B"]
+    assert spelled.names("DeepSeek-R1") == spelled.names("DeepSeek-R1-0528") == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import xlperf
-from xlperf.base.resources import workbook
+from xlperf.base.resources import table, workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import EVERY_TABLE, MEASURED, PLAN_TABLES, results_of, schema
@@ -23,7 +23,7 @@ FOR_READERS = {"vendor"}
 @cache
 def words_of_the_code() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     """Names, attributes, keywords and strings of the package, and patterns of what f-strings may say."""
-    words: set[str] = set()
+    words = set(re.findall(r"\w+", table("workbook/front_words.csv").read_text(encoding="utf-8")))
     patterns: set[str] = set()
     for path in sorted(Path(xlperf.__file__).parent.rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

@@ -161,7 +161,7 @@ def test_a_model_of_two_flags(models: Table) -> None:
     assert (plan["model"][0], plan["software"][0]) == ("DeepSeek-R1", "sglang")
 
 
-@pytest.mark.parametrize("name", ["moonshotai/Moonlight-99B-A3B", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B"])
+@pytest.mark.parametrize("name", ["moonshotai/Moonlight-99B-A3B", "deepseek-ai/DeepSeek-R1-Distill-Llama-99B"])
 def test_a_model_that_the_catalog_lacks_is_named(models: Table, name: str) -> None:
     """B88: ms-swift deepseek_v3.sh; a longer name is no model whose name it begins with."""
     for line in (f"megatron sft --model {name} --tensor_model_parallel_size 2", f"vllm serve {name}"):

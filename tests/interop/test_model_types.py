@@ -242,7 +242,7 @@ def test_an_unknown_type_needs_the_count_of_a_llama(command: Command, tmp_path: 
     assert (done.code, "give --parameters or its weights" in done.out) == (1, True)
     assert command("add", "model", path, "--parameters", "6.74").code == 0
     done = command("add", "model", path, "--parameters", "7.5", "-o", tmp_path / "models.csv")
-    assert (done.code, "DIFFERS" in done.out, "not those of a Llama" in done.out) == (1, True, True)
+    assert (done.code, "DIFFERS" in done.out, "differ from a Llama" in done.out) == (1, True, True)
     assert load_catalog(tmp_path / "models.csv").tables["models"]["attention_pattern"][0] == "not expressed"
     index = {"metadata": {"total_size": 2 * 6_738_415_616}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
     _written(path, {**llama, "dtype": "bfloat16"})

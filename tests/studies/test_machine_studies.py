@@ -125,3 +125,16 @@ def test_a_larger_run_trains_less_of_its_time_and_needs_a_smaller_share_of_spare
     assert cell(runs, "16,384, Meta RSC-1", "interval") == pytest.approx(1.8, rel=0.03)
     assert cell(runs, "131,072, Meta RSC-1", "interval") == pytest.approx(0.23, rel=0.03)
     assert (runs.numbers("elastic_spares") <= runs.numbers("spares")).all()
+
+
+def test_rollouts_on_machines_of_their_own_are_fastest_and_more_of_them_the_longer_they_are() -> None:
+    modes = sheet("rl-modes", "rl modes")
+    for length in ("1,000", "16,000"):
+        words = [f"{mode}, {length} tokens" for mode in ("synchronous", "partial", "asynchronous")]
+        times = [cell(modes, case, "step_time") for case in words]
+        assert times == sorted(times, reverse=True)
+    few, many = (
+        cell(modes, f"asynchronous, {length} tokens", "rollout_accelerators") for length in ("1,000", "16,000")
+    )
+    assert few < many < 64.0
+    assert cell(modes, "synchronous, 16,000 tokens", "tail_time") > 0.0

@@ -10,6 +10,7 @@ from xlperf.studies.outcome import Outcome, StudySheet, read_inputs
 
 FEWER: dict[str, dict[str, tuple[float | str, ...]]] = {
     "buy-or-wait": {"request_rates": (100.0,)},
+    "rl-modes": {"output_lengths": (1000.0, 16000.0)},
     "host-memory": {"models": ("Meta-Llama-3.1-70B",), "think_times": (10.0, 600.0)},
 }
 """Settings of studies that are slow, with some of their cases, each of which is an answer by itself."""

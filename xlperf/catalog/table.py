@@ -435,7 +435,7 @@ class Spellings:
         self._begun: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
         for name, words in spelled:
             self._whole.setdefault("".join(words), []).append(name)
-            if words and name not in reduced:
+            if words and name not in reduced and (table.kind != "models" or words[0] in words_of(name)):
                 self._begun.setdefault(words[0], []).append((name, words))
         self._shapes: dict[str, list[str]] = {}
         self._stored: dict[str, list[str]] = {}
@@ -448,8 +448,9 @@ class Spellings:
     def names(self, text: str) -> list[str]:
         """Names that a text may mean, in the order of the rows: the same words joined otherwise (``llama3 70b``),
         without the owner (``meta-llama/Llama-3.1-70B``) or words that leave a model's shape unchanged (Instruct, a
-        date; then formats of weights, which plans of precision auto read in the name), or first words (``H200``). A
-        model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only.
+        date; then formats of weights, which plans of precision auto read in the name), or first words (``H200``).
+        A model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only, and so has an alias that
+        begins as another model does (``DeepSeek-R1-Distill-Llama-8B``).
         """
         if text not in self._known:
             if len(self._known) >= _MOST_KNOWN:

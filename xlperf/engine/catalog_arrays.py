@@ -14,7 +14,6 @@ from xlperf.base.arrays import Array, rows_of, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, aliases, coded_words
-from xlperf.engine.devices import accelerators_of
 from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.engine.prices import prices_of_accelerators
 from xlperf.equations.cost.tokens import Terms
@@ -281,6 +280,8 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     capex = server_power = np.full(len(accelerators), np.nan)
     unbuilt = np.full(len(accelerators), "", dtype=object)
     if derived:
+        from xlperf.engine.devices import accelerators_of
+
         accelerators, capex, _, server_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = model_columns(models)
     power = accelerators.number("thermal_design_power")

@@ -12,7 +12,6 @@ from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table, columns_of
-from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
 from xlperf.equations.cost.servers import server_terms
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
@@ -61,6 +60,8 @@ def first_or_device_rows(table: Table, catalog: Catalog, accelerator: np.ndarray
 
 def _derived(catalog: Catalog, kind: str) -> tuple[np.ndarray, Table]:
     """Derived accelerators with a cost and without a row of a sheet, and that sheet."""
+    from xlperf.engine.devices import accelerators_of
+
     table, accelerators = catalog.tables[kind], catalog.tables["accelerators"]
     every = np.arange(len(accelerators))
     lacking = (accelerators.text("device") != "") & (first_rows(table, catalog, every) < 0)
@@ -97,6 +98,8 @@ def rows_by_device(catalog: Catalog, kind: str, accelerators: np.ndarray) -> Tab
 
 def _by_device(servers: Table, catalog: Catalog) -> Table:
     """Servers whose rows of derived accelerators have their blanks filled by the device."""
+    from xlperf.engine.devices import accelerators_of
+
     rows = [row for row, name in enumerate(servers.text("server").tolist()) if name.split(MARK)[0].endswith(_BY_DEVICE)]
     if not rows:
         return servers
@@ -118,6 +121,8 @@ def _by_device(servers: Table, catalog: Catalog) -> Table:
 
 def with_chip_prices(servers: Table, catalog: Catalog, case: str = "base") -> Table:
     """Servers with blank accelerator prices filled by the sale price of the chiplets row or the device."""
+    from xlperf.engine.devices import evaluate_designs
+
     servers = _by_device(servers, catalog)
     blank = np.flatnonzero(np.isnan(servers.number("accelerator_price")))
     if not len(blank):
@@ -157,6 +162,8 @@ def servers_of(catalog: Catalog) -> Table:
 
 def chiplets_of(catalog: Catalog) -> Table:
     """The sheet chiplets, with a row for each derived accelerator without one: the module of its device."""
+    from xlperf.engine.devices import design_of_devices
+
     rows, table = _derived(catalog, "chiplets")
     if not len(rows):
         return table

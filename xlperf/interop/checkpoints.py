@@ -110,7 +110,7 @@ def states_format(names: np.ndarray) -> np.ndarray:
 
 
 def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO) -> CheckpointFormats:
-    """Formats of a checkpoint by its name, which may say more than that of its row of the sheet models.
+    """Formats of a checkpoint by its name, which may say more than its row of the sheet models.
 
     ``stated``: precision of a plan beside ``auto``, whose products depend on the machine: that of all linear layers.
     """

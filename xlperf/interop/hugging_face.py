@@ -114,7 +114,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
         elif counted is None:
             result.refused.append(f"{assumed}; give --parameters or its weights, which may agree with a Llama's count")
         elif not counted:
-            result.refused.append(f"{assumed}, and its parameters are not those of a Llama of its shape")
+            result.refused.append(f"{assumed}, and its parameters differ from a Llama of its shape")
         else:
             left_out.append(f"{assumed}: taken as Llama (gated feed-forward layer, RMSNorm, rotary positions)")
     if result.refused and row["attention_type"] not in ("sparse", "linear", "hybrid"):

@@ -436,7 +436,7 @@ def _of_scheme(group: Mapping[str, Any]) -> str:
 
 
 def _of_activations(group: Mapping[str, Any], stored: str) -> str:
-    """Precision of activations, if it is not that of the weights on machines that compute in it."""
+    """Precision of activations, if it differs from the weights on machines that compute in it."""
     inputs = group.get("input_activations")
     if not isinstance(inputs, Mapping):
         return "bf16" if stored.startswith("fp") else ""
@@ -540,7 +540,7 @@ def _excluded(*lists: object) -> Callable[[str], bool]:
 
 
 def _compiled(patterns: Sequence[str]) -> Iterator[re.Pattern[str]]:
-    """Regular expressions of a list, without those that are none."""
+    """Regular expressions of a list, without entries that are none."""
     for pattern in patterns:
         if pattern.startswith("re:") and len(pattern) < 1000:
             try:

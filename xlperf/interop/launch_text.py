@@ -474,7 +474,7 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
 
 
 def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
-    """Settings of nested mappings by their path; ``whole``: with those of mappings inside lists."""
+    """Settings of nested mappings by their path; ``whole``: also of mappings inside lists."""
     if isinstance(value, dict) and depth < DEEPEST:
         for key, inner in value.items():
             path = f"{name}.{str(key)[:LONGEST_NAME]}" if name else str(key)[:LONGEST_NAME]

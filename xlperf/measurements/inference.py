@@ -309,8 +309,8 @@ def engine_of(framework: str) -> str:
     ('tensorrt-llm', 'nemo', 'vllm', 'abc')
     >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
     ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
-    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
-    ('tensorrt-llm', 'sglang-0.4', 'sglang')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.5.6")
+    ('tensorrt-llm-0.17', 'sglang-0.4', 'sglang')
     """
     words = framework.casefold()
     for start, engine in _ENGINES.items():

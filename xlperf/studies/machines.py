@@ -434,3 +434,47 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     findings = [finding("wait short", wins=wins, cases=len(names), best=best, worst=worst)]
     findings += [finding("first purchase", case=case, words=words) for case, words in zip(names, bought, strict=True)]
     return Outcome(findings, [sheet_of("buy or wait", columns)], inputs.catalog, drawn)
+
+
+def rl_modes(inputs: Inputs) -> Outcome:
+    """A step of reinforcement learning in each mode over the length of its rollouts, at the best split of each."""
+    cases = list(product(inputs.numbers("output_lengths"), inputs.words("modes")))
+    words = {name: inputs.text(name) for name in ("model", "accelerator")}
+    words["num_accelerators"] = f"{inputs.number('num_accelerators'):g}"
+    forms = [
+        form_of("rl", first_words("rl") | words | {"output_length": f"{length:g}", "rollouts": mode,
+                                                   "longest_output": f"{4.0 * length:g}"})
+        for length, mode in cases
+    ]  # fmt: skip
+    answers = [answer_of(form, inputs.catalog) for form in forms]
+    table = answers_table(forms[0], answers)
+    plans = [answer[PLAN] for answer in answers if PLAN in answer]
+    names = ("step_time", "rollout_accelerators", "training_accelerators", "rollout_time", "tail_time", "training_time",
+             "idle_share", "step_cost")  # fmt: skip
+    columns: Columns = [
+        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]),
+        ("mode", [mode for _, mode in cases]),
+        ("output_length", np.array([length for length, _ in cases])),
+        *result_columns(table, names),
+    ]
+    evaluated = [(stacked(plans), evaluate(stacked(plans), inputs.catalog))] if plans else []
+    return Outcome(list(_rl_findings(cases, table)), [sheet_of("rl modes", columns)], inputs.catalog, evaluated)
+
+
+def _rl_findings(cases: list[tuple[float, str]], table: Table) -> Iterator[Finding]:
+    """How much faster the best mode is than the first one at the shortest and the longest rollouts."""
+    time = dict(zip(cases, table.number("step_time").tolist(), strict=True))
+    lengths, modes = sorted({length for length, _ in cases}), list(dict.fromkeys(mode for _, mode in cases))
+    if not any(np.isfinite(value) for value in time.values()):
+        yield finding("no step")
+        return
+    gains = [max(time[length, modes[0]] / time[length, mode] for mode in modes) for length in lengths]
+    tails = table.number("tail_time") / table.number("rollout_time")
+    yield finding("modes short", first=modes[0], lengths=(lengths[0], lengths[-1]), gains=(gains[0], gains[-1]),
+                  tail=100.0 * tails[len(cases) - len(modes)])  # fmt: skip
+    for length in lengths:
+        best = min(modes, key=lambda mode: float(np.nan_to_num(time[length, mode], nan=np.inf)))
+        row = cases.index((length, best))
+        yield finding("mode", length=length, mode=best, time=time[length, best],
+                      rollouts=table.number("rollout_accelerators")[row],
+                      trainer=table.number("training_accelerators")[row])  # fmt: skip

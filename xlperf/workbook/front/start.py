@@ -365,7 +365,7 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
         kinds = _kinds(tables[kind], catalog)
         chosen[kind] = tables[kind].take(np.array(sorted({kinds.index(own) for own in kinds})))
     fleet = {name.strip() for name in first_words("fleet")["generations"].split(";")}
-    asked = {first_words(form).get("model", "") for form in FORMS}
+    asked = {first_words(form).get(name, "") for form in FORMS for name in ("model", "training_model")}
     models, accelerators, networks = {*MODELS, *asked}, {*OTHERS, *fleet}, set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
