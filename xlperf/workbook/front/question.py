@@ -134,7 +134,11 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     plot = (0.14, 0.03, 0.83, 0.78)
     if kind == "lying":
         axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.46, 0.94)
-    page.place(chart, "F14:K27", *axes, plot, (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else "")
+    legend: Any = (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else ""
+    if question.rows > _ROWS:
+        plot, legend = (0.14, 0.14, 0.83, 0.67), (0.14, 0.01, 0.83, 0.1)
+        axes = axes[0]._replace(size=6), axes[1]
+    page.place(chart, "F14:K27", *axes, plot, legend)
 
 
 TOP = 4
