@@ -403,7 +403,8 @@ def spoilt_csv(rng: random.Random, data: bytes) -> bytes:
         elif edit == 5:
             lines[row].insert(column, odd_text(rng))
         elif edit == 6:
-            lines.insert(row, list(lines[row]) * rng.choice([1, 1, 2, 300]))
+            times = rng.choice([1, 1, 2, 300])
+            lines.insert(row, list(lines[row]) * (times if len(lines[row]) < 1000 else 1))  # else gigabytes
         else:
             lines[row] = lines[row][:column] + lines[row]
     separator, ending = rng.choice([",", ",", ",", ";", "\t", "|"]), rng.choice(["\n", "\n", "\r\n", "\r", "\x85"])
