@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import click
 import pytest
 from conftest import Outcome
 
+from xlperf.base.errors import printable
 from xlperf.base.files import replaced, scratch_folder
 from xlperf.base.resources import template, workbook
 from xlperf.catalog.catalog import cache_tables, cached_tables
@@ -372,3 +374,10 @@ def test_killed_at_a_random_moment(ending: str, tmp_path: Path) -> None:
     assert leftovers(out, home, temporary) == []
     assert list(temporary.iterdir()) == [] and list(out.iterdir()) == [result]
     assert half or ending == ".xlsx", "no run was killed while it wrote"
+
+
+def test_a_message_shows_no_character_that_a_terminal_hides_or_obeys() -> None:
+    """Controls, format characters and surrogates of all of Unicode, but for the tab."""
+    marks = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs")]
+    assert [mark for mark in marks if printable(mark) == mark] == ["\t"]
+    assert printable("Größe 東京 שלום") == "Größe 東京 שלום"
