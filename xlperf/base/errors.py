@@ -101,10 +101,10 @@ class HostError(XlperfError):
     """A spreadsheet host (LibreOffice, Excel, the worker) failed."""
 
 
-# Controls except the tab, line and paragraph separators, format characters and surrogates: a terminal hides or obeys
-# them.
+# Controls except the tab, line and paragraph separators, format characters except joiners (of emoji and scripts), and
+# surrogates: a terminal hides or obeys them.
 _UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
     "\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"
 )
