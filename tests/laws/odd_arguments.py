@@ -232,7 +232,7 @@ def series(seed: int, numbers: range) -> int:
                 line
                 for line in said.getvalue().splitlines()
                 if not line.startswith(f"{name}: ")
-                or {unicodedata.category(mark) for mark in line} & {"Cc", "Cf", "Cs"}
+                or {unicodedata.category(mark) for mark in line if mark not in "\u200c\u200d"} & {"Cc", "Cf", "Cs"}
             ]
             if other and not problem:
                 problem = f"says {other[-1][-200:]!r}"
