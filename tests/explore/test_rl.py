@@ -139,6 +139,7 @@ def test_laws() -> None:
 def test_words() -> None:
     assert "take turns" in answer()["answer"]
     assert "No answer" in answer(model="Meta-Llama-3.1-405B", num_accelerators="8")["answer"]
+    assert "room for a rollout engine" in answer(rollout_tensor_parallel="32", num_accelerators="16")["answer"]
     for wrong, words in (
         ({"output_length": "9000"}, "must be below the longest output"),
         ({"rollouts": "asynchronous", "rollout_accelerators": "0"}, "need some of their own"),

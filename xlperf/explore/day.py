@@ -119,8 +119,7 @@ def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Cata
     start = float(form.filled("start_time")[0]) / HOUR
     is_paid_by_hour = str(form.filled("payment")[0]) == "hours"
     copies = copies_by_hour(needs.copies, start)
-    serves = np.array([needs.accelerators[needs.copies == count].max() if (needs.copies == count).any() else count
-                       for count in copies])  # fmt: skip
+    serves = np.array([needs.accelerators[needs.copies == running].max() for running in copies])
     most = float(serves.max())
     stated = float(form.number("accelerators")[0])
     if stated < most:

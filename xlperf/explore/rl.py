@@ -154,7 +154,7 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
         return no_answer(f"no rollout engine: {engines[0].reason}")
     splits = _splits(form, lengths, usable, catalog)
     if not splits:
-        return no_answer("no mapping of the trainer fits on a part of these accelerators")
+        return no_answer("no split of these accelerators has room for a rollout engine and for a trainer that fits")
     best = min(splits, key=lambda split: split.step)
     return _answer(form, lengths, best, splits)
 
