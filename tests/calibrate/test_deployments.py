@@ -6,7 +6,7 @@ import pytest
 from places import ACCURACY_PAGE
 
 from xlperf.base.resources import rows
-from xlperf.calibrate.deployments import asked_of, deployment_table, deployments, lengths
+from xlperf.calibrate.readings import asked_of, deployment_table, deployments, lengths
 from xlperf.catalog.catalog import Catalog
 
 DEPLOYMENTS = rows("calibrate/published_deployments.csv")

@@ -25,7 +25,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import device_cost_parts, evaluate_designs, evaluate_devices
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership
-from xlperf.equations.cost.tokens import Terms, mean_terms
+from xlperf.equations.cost.tco import Terms, mean_terms
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
 from xlperf.explore.sweep import Sweep, points, sweep

@@ -20,7 +20,7 @@ import xlperf
 from xlperf.catalog.schema import FORMS, first_words
 from xlperf.cli.app import cli
 from xlperf.cli.output import json_key
-from xlperf.notebook import frames
+from xlperf.notebook import result as frames
 
 Command = Callable[..., Outcome]
 TRAIN: dict[str, Any] = {

@@ -21,13 +21,12 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
-from xlperf.calibrate.deployments import deployment_table, deployments
 from xlperf.calibrate.fit import cross_validated
 from xlperf.calibrate.fitter import percent, rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
 from xlperf.calibrate.pooled_kernels import as_measured
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, log_errors, plans_of, weighted_quantile
-from xlperf.calibrate.readings import NAMES, Readings, readings_of, widths_left_out
+from xlperf.calibrate.readings import NAMES, Readings, deployment_table, deployments, readings_of, widths_left_out
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.join import software_words

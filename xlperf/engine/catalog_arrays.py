@@ -16,7 +16,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, aliases, coded_words
 from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.engine.prices import prices_of_accelerators
-from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.cost.tco import Terms
 from xlperf.equations.hardware.power import node_energy_ratio, peak_clock_rate
 from xlperf.equations.hardware.roofline import MEMORY_ENERGY, cache_bandwidth, vector_flop_rate
 from xlperf.equations.model.model import Model

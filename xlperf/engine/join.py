@@ -19,8 +19,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
 from xlperf.engine.prices import priced
-from xlperf.equations.cost.tco import daily_mean
-from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.cost.tco import Terms, daily_mean
 from xlperf.equations.hardware.power import (
     PRODUCT_ENERGY,
     PowerLimits,

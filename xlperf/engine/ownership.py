@@ -27,15 +27,16 @@ from xlperf.equations.cost.servers import (
     straight_line_terms,
     working_terms,
 )
-from xlperf.equations.cost.tco import carbon_of_energy, owned_cost_rate
-from xlperf.equations.cost.tokens import (
+from xlperf.equations.cost.tco import (
     ALL_IN,
     INPUT,
     OUTPUT,
+    carbon_of_energy,
     cost_per_token,
     drawn_terms,
     energy_per_token,
     mean_terms,
+    owned_cost_rate,
     pool_mean,
     run_cost,
     split_costs,

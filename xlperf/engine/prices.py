@@ -13,8 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table, columns_of
 from xlperf.equations.cost.servers import server_terms
-from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
-from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.cost.tco import Terms, accelerator_cost_rate, building_power
 
 if TYPE_CHECKING:
     from xlperf.engine.catalog_arrays import CatalogArrays

@@ -26,7 +26,7 @@ from xlperf.engine.notes import (
 )
 from xlperf.engine.software import memory_constants, with_formats, with_parts
 from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
-from xlperf.equations.cost.tokens import (
+from xlperf.equations.cost.tco import (
     ALL_IN,
     Terms,
     drawn_terms,

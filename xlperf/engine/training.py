@@ -39,8 +39,15 @@ from xlperf.engine.notes import (
 )
 from xlperf.engine.software import refusals, with_software_defaults
 from xlperf.engine.trust import NOT_SHOWN, band_width, coordinates, ends_together, format_and_load, trust
-from xlperf.equations.cost.tco import carbon_of_energy
-from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
+from xlperf.equations.cost.tco import (
+    ALL_IN,
+    Terms,
+    carbon_of_energy,
+    drawn_terms,
+    energy_per_token,
+    run_cost,
+    token_costs,
+)
 from xlperf.equations.hardware.power import Machine
 from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.cores import own_families

@@ -15,7 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
-from xlperf.equations.cost.tokens import break_even_load
+from xlperf.equations.cost.tco import break_even_load
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 

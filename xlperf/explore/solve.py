@@ -22,7 +22,7 @@ from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.software import peak_names
-from xlperf.equations.cost.tokens import break_even_cost_rate
+from xlperf.equations.cost.tco import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidate_parts, candidates
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value

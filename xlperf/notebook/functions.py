@@ -46,9 +46,11 @@ from xlperf.explore.sweep import best_rows
 from xlperf.explore.sweep import sweep as swept
 from xlperf.explore.vary import Sampling
 from xlperf.explore.workers import all_processes
-from xlperf.notebook.frames import (
+from xlperf.notebook.result import (
+    Content,
     GivenCatalog,
     Plans,
+    Result,
     Texts,
     Vary,
     catalog_for,
@@ -62,7 +64,6 @@ from xlperf.notebook.frames import (
     texts_of,
     whole_number,
 )  # fmt: skip
-from xlperf.notebook.result import Content, Result
 
 Entry: TypeAlias = str | float | None  # value of an entry of a form; None for its default
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -16,7 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
-from xlperf.equations.cost.tokens import ALL_IN
+from xlperf.equations.cost.tco import ALL_IN
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.objectives import TOLD_APART, pareto_rows
 from xlperf.studies import outcome

@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_even_price
+from xlperf.equations.cost.tco import ALL_IN, break_even_cost_rate, break_even_price
 from xlperf.explore.objectives import TOLD_APART, Limit, objective_of
 from xlperf.explore.solve import at_largest_rates
 from xlperf.studies.outcome import (

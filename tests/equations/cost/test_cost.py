@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from xlperf.base.units import YEAR, factor
-from xlperf.equations.cost.tco import accelerator_cost_rate, building_power, energy_cost_rate
-from xlperf.equations.cost.tokens import cost_per_token, energy_per_token
+from xlperf.equations.cost.tco import (
+    accelerator_cost_rate,
+    building_power,
+    cost_per_token,
+    energy_cost_rate,
+    energy_per_token,
+)
 
 HOURLY = factor("USD/h")
 OWNED = {

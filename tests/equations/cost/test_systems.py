@@ -18,11 +18,12 @@ from xlperf.equations.cost.servers import accelerators_for_power, network_parts
 from xlperf.equations.cost.tco import (
     accelerator_cost_rate,
     capital_recovery_rate,
+    cost_per_token,
     energy_cost_rate,
     owned_cost_rate,
+    run_cost,
     sale_price,
 )
-from xlperf.equations.cost.tokens import cost_per_token, run_cost
 from xlperf.workbook.data_sheets import table_of
 
 HOURLY = factor("USD/h")

@@ -9,14 +9,15 @@ import numpy as np
 from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
 from xlperf.equations.cost.tco import (
+    Terms,
     building_power,
     capital_recovery_rate,
     carbon_of_energy,
     energy_cost_rate,
     mean_load,
     owned_cost_rate,
+    pool_mean,
 )
-from xlperf.equations.cost.tokens import Terms, pool_mean
 
 
 class DrawnPower(NamedTuple):

@@ -17,7 +17,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
 from xlperf.engine.prices import first_rows
 from xlperf.equations.cost.designs import crossover_volume
-from xlperf.equations.cost.tokens import ALL_IN
+from xlperf.equations.cost.tco import ALL_IN
 from xlperf.workbook import style
 from xlperf.workbook.charts import HIGH, LOW, SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table

@@ -435,7 +435,7 @@ def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalo
 
 def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Column], list[Sequence[object]]]:
     """Columns of the table of one kind of plan, and their values as cells show them."""
-    from xlperf.equations.cost.tokens import ALL_IN
+    from xlperf.equations.cost.tco import ALL_IN
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling
