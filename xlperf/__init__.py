@@ -42,15 +42,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    **dict.fromkeys(
-        (
-            "chip day diagnose evaluate explain fleet quote rl search serve sessions solve spares sweep train "
-            "uncertainty validate "
-            "with_own_runs worth"
-        ).split(),
-        "xlperf.notebook.functions",
-    ),
+_FUNCTIONS = (
+    "chip day diagnose evaluate explain fleet quote rl search serve sessions solve spares sweep train uncertainty "
+    "validate with_own_runs worth"
+).split()
+_PUBLIC = dict.fromkeys(_FUNCTIONS, "xlperf.notebook.functions") | {
     "InputError": "xlperf.base.errors",
     "XlperfError": "xlperf.base.errors",
     "Table": "xlperf.catalog.table",

@@ -327,14 +327,9 @@ class Numbers(NamedTuple):
 
 
 def _dies_per_wafer(width: Any, height: Any, diameter: Any, edge: Any, scribe: Any, method: str) -> Any:
-    from xlperf.equations.cost import dies
+    from xlperf.equations.cost.dies import dies_per_wafer
 
-    return {
-        "formula": dies.dies_per_wafer,
-        "area": dies.dies_per_wafer_by_area,
-        "exponential": dies.dies_per_wafer_exponential,
-        "placed": dies.dies_per_wafer_placed,
-    }[method](width, height, diameter, edge, scribe)
+    return dies_per_wafer(width, height, diameter, edge, scribe, method)
 
 
 def _die_yield(area: Any, density: Any, model: str, clustering: Any, ratio: Any, layers: Any) -> Any:

@@ -37,8 +37,8 @@ from typing import Any
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.fitter import FittedConstant, and_constants, rounded
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
@@ -109,7 +109,7 @@ class Readings:
 
 def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
     """First prediction (NaN if it was refused) and group of published values by (kind, row, metric)."""
-    sheet = sheet_rows(workbook("validation.xlsx"), SHEET, "row_id")
+    sheet = sheet_rows(resources.workbook("validation.xlsx"), SHEET, "row_id")
     header, lines, _ = sheet if sheet is not None else ([], [], None)
     rows = [dict(zip(header, line, strict=True)) for line in lines]
     return {
@@ -401,7 +401,7 @@ def deployments(
     ``progress`` receives 1 after each deployment.
     """
     result = []
-    for row in rows(_FILE):
+    for row in resources.rows(_FILE):
         if names and row["name"] not in names:
             continue
         asked = asked_of(row)

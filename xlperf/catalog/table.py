@@ -201,6 +201,22 @@ class Table:
         auto = {name: mask for name, mask in self.auto.items() if name not in columns}
         return replace(self, columns={**self.columns, **columns}, auto=auto)
 
+    def stated(self, name: str) -> float:
+        """Number of the first row; NaN if it is blank."""
+        return float(self.number(name)[0])
+
+    def value(self, name: str) -> float:
+        """Number of the first row, with the default for a blank; NaN without one."""
+        return float(self.filled(name)[0])
+
+    def stated_word(self, name: str) -> str:
+        """Text of the first row; "" if it is blank."""
+        return str(self.text(name)[0])
+
+    def word(self, name: str) -> str:
+        """Text of the first row, with the default for a blank."""
+        return str(self.filled(name)[0])
+
     def in_order(self) -> Table:
         """The table with its columns in the order of the schema."""
         known = self.schema.by_name

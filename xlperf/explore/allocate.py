@@ -111,7 +111,7 @@ class _Judge:
 
     def start(self) -> Array:
         """The given shares as a point in the optimiser's bounds."""
-        compute, cache, edge, links = (float(self.device.filled(name)[0]) for name in _SHARES)
+        compute, cache, edge, links = (self.device.value(name) for name in _SHARES)
         point = [cache, edge, *([] if self.based else [compute])]
         point += [links / max(1.0 - edge, 1e-3)] if self.linked else []
         low, high = np.array(self.bounds()).T

@@ -139,7 +139,7 @@ class Variants:
         own_columns = with_exact_names(self.plan, catalog)
         columns = {name: np.repeat(values, len(self.first)) for name, values in own_columns.items()}
         even = float("nan")  # layers of a stage if all stages have as many
-        if self.plan.kind == "training" and (stages := float(self.plan.filled("pipeline_parallel")[0])) > 1.0:
+        if self.plan.kind == "training" and (stages := self.plan.value("pipeline_parallel")) > 1.0:
             model = catalog.rows("models", self.plan.text("model"), self.plan, "model")
             even = float(np.ceil(catalog.tables["models"].number("num_layers")[model][0] / stages))
         for number, change in enumerate(self.tried):
@@ -328,7 +328,7 @@ def _same(one: float | str, other: float | str) -> bool:
 def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: Logged) -> list[str]:
     """Lines with the settings, model or FLOP per token in which a log differs from its plan; none if all agree."""
     results = []
-    planned = stack_of_software(str(plan.filled("software")[0]))
+    planned = stack_of_software(plan.word("software"))
     if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:
         results.append(f"it is of {STACKS[logged.stack].title}, the plan is for {STACKS[planned].title}")
     results += [*_settings(plan, log, logged), *_models(plan, catalog, logged), *_flop(plan, catalog, log)]
@@ -341,7 +341,7 @@ def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:
         column = setting.result.replace(" ", "_")
         if setting.pick == SETTING and column in schema:
             stated.setdefault(column, f"{setting.value:.10g}")
-    tensor = float(plan.filled("tensor_parallel")[0]) > 1.0
+    tensor = plan.value("tensor_parallel") > 1.0
     for column, text in stated.items():
         if column not in schema or (column in _OF_TENSOR and not tensor):
             continue
@@ -384,8 +384,7 @@ def _flop(plan: Table, catalog: Catalog, log: Log) -> Iterator[str]:
         return
     results = evaluate(plan, catalog)
     rate, tokens, step = (
-        float(results.number(result)[0])
-        for result in ("model_flop_rate", "tokens_per_second_per_accelerator", "step_time")
+        results.stated(result) for result in ("model_flop_rate", "tokens_per_second_per_accelerator", "step_time")
     )
     token_rate = measured.get("tokens per second per accelerator", 0.0)
     if not token_rate and "step time" in measured:

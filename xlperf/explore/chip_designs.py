@@ -238,11 +238,11 @@ def _refuse_dear(devices: Table, results: Table, forms: _Forms) -> None:
 
 def _cheaper(form: Table, device: Table, results: Table, catalog: Catalog) -> list[str]:
     """Changes of one entry that bring a chip within its cost budget, in words."""
-    budget = float(form.number("cost_budget")[0])
-    dies, area = (float(device.number(name)[0]) for name in ("num_dies", "die_area"))
+    budget = form.stated("cost_budget")
+    dies, area = (device.stated(name) for name in ("num_dies", "die_area"))
     form = with_columns(form, num_dies=dies, cost_budget=np.nan, area_budget=np.nan)
     areas = (area * _SMALLER).tolist()
-    stacks = np.arange(float(results.number("memory_stacks")[0]) - 1.0, 0.0, -1.0).tolist()
+    stacks = np.arange(results.stated("memory_stacks") - 1.0, 0.0, -1.0).tolist()
     tried = [with_columns(form, die_area=size) for size in areas]
     tried += [with_columns(form, die_area=area, memory_stacks=number) for number in stacks]
     result = designs_of(tried, catalog)

@@ -41,7 +41,7 @@ class Copies(NamedTuple):
 def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
     """The copy with the most output tokens per second and accelerator at the requested speed per user."""
     formats = [replicas_of(form, catalog) for form in asked]
-    speeds = [float(form.filled("speed_per_user")[0]) for form in asked]
+    speeds = [form.value("speed_per_user") for form in asked]
     groups: dict[object, list[int]] = {}
     for row, plan in enumerate(formats):
         at = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
@@ -134,14 +134,14 @@ def _reason(copies: Copies, row: int, speed: float) -> str:
     """The limit that the fastest copy misses, by how much, and a remedy; "" if it satisfies all."""
     results = copies.results.take([row])
     model = str(copies.plans.text("model")[row])
-    why = str(results.text("reason")[0]).split(";")[0]
+    why = results.stated_word("reason").split(";")[0]
     if np.isnan(results.number("memory")[0]):
         return why
     if results.number("fits")[0] != 1.0:
         count = float(copies.plans.number(COUNT)[row])
         return f"{model} on {count:,.0f} accelerators {why}: more stacks of memory, or weights of fewer bits"
-    user = float(results.number("tokens_per_second_per_user")[0])
-    if 1.0 / float(results.number("tpot")[0]) >= speed * (1.0 - 1e-6):
+    user = results.stated("tokens_per_second_per_user")
+    if 1.0 / results.stated("tpot") >= speed * (1.0 - 1e-6):
         return ""
     return (
         f"a user of {model} alone gets {user:,.0f} tokens/s at most, and {speed:,.0f} are asked for "
@@ -164,7 +164,7 @@ _WORTH = "tokens_per_thousand_dollars"
 
 def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
     """Cost and serving throughput of the chips of forms, or of the accelerators that they name."""
-    named = [str(form.text("accelerator")[0]) for form in forms]
+    named = [form.stated_word("accelerator") for form in forms]
     custom = [row for row, name in enumerate(named) if not name]
     designs = designs_of([forms[row] for row in custom], catalog) if custom else None
     answers: list[Answer] = [{} for _ in forms]
@@ -204,7 +204,7 @@ def chip_row(form: Table, catalog: Catalog, derived: bool = False) -> tuple[Tabl
     extended = _with_chips(designs, [0], [CHIP], extended)
     at = int(extended.known_rows("accelerators", np.array([CHIP], dtype=object))[0])
     row = (extended.tables["accelerators"] if derived else accelerators_of(extended).table).take([at])
-    alike = str(row.text("generation")[0])
+    alike = row.stated_word("generation")
     notes = "kernels and network as of a B200" if alike else ""
     words = {"source": "xlperf chip", "kind": "assumption", "notes": notes} | ({} if derived else {"device": ""})
     return _noted(row, words), _noted(designs.devices, {"source": "xlperf chip", "kind": "assumption"})
@@ -363,7 +363,7 @@ def chip_worth(form: Table, answer: Answer, answers_of: Callable[[Table], list[A
     """
     fixed = {name: answer[name] for name in ("num_dies", "die_area", "cache", "memory_stacks")}
     fixed |= {"area_budget": np.nan, "cost_budget": np.nan}
-    limit = float(form.number("power_budget")[0])
+    limit = form.stated("power_budget")
     limit = limit if limit == limit else float(answer["thermal_design_power"])
     dies, area, cache = (float(answer[name]) for name in ("num_dies", "die_area", "cache"))
     steps = (

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
 
 def load_by_hour(form: Table) -> Array:
     """Requests per second of the hours of a form's day. Raises InputError for other than 24 numbers of at least 0."""
-    text = str(form.filled("load_by_hour")[0])
+    text = form.word("load_by_hour")
     try:
         load = np.array([float(word) for word in text.replace(",", " ").replace(";", " ").split()])
     except ValueError:
@@ -52,7 +52,7 @@ def load_by_hour(form: Table) -> Array:
             f"load by hour must be 24 numbers of at least 0 and not all 0, got {len(load)} numbers in {text!r:.60}"
         )
         raise InputError(Fault(form.place(0, "load_by_hour"), problem))
-    return np.asarray(load / (total(load) / DAY) * float(form.number("request_rate")[0]))
+    return np.asarray(load / (total(load) / DAY) * form.stated("request_rate"))
 
 
 def copies_by_hour(needed: Array, start_hours: float) -> Array:
@@ -103,7 +103,7 @@ class Fleets(NamedTuple):
 
 
 def _by_hour(fleet: Fleet, asked: Table, rates: Array, catalog: Catalog) -> Fleets:
-    speed, first = float(asked.filled("speed_per_user")[0]), float(asked.number("ttft_target")[0])
+    speed, first = asked.value("speed_per_user"), asked.stated("ttft_target")
     sizes = [
         sized(serving(fleet, Demand(np.nan, max(float(rate), 1e-9), 1.0 / speed, first), catalog), catalog)
         for rate in rates
@@ -116,12 +116,12 @@ def _by_hour(fleet: Fleet, asked: Table, rates: Array, catalog: Catalog) -> Flee
 
 def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Catalog) -> Answer:
     needs = _by_hour(fleet, asked, rates, catalog)
-    start = float(form.filled("start_time")[0]) / HOUR
-    is_paid_by_hour = str(form.filled("payment")[0]) == "hours"
+    start = form.value("start_time") / HOUR
+    is_paid_by_hour = form.word("payment") == "hours"
     copies = copies_by_hour(needs.copies, start)
     serves = np.array([needs.accelerators[needs.copies == running].max() for running in copies])
     most = float(serves.max())
-    stated = float(form.number("accelerators")[0])
+    stated = form.stated("accelerators")
     if stated < most:
         problem = f"accelerators {stated:,.0f} are fewer than the {most:,.0f} of the busiest hour; give more"
         raise InputError(Fault(form.place(0, "accelerators"), problem))
@@ -131,13 +131,13 @@ def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Cata
     starting = np.minimum(starting, count - serves)
     trained = _training(form, count - serves.min(), catalog)
     units = np.floor((count - serves - starting) / trained.unit) if trained else np.zeros(DAY)
-    restart = float(form.filled("restart_time")[0]) if trained else 0.0
+    restart = form.value("restart_time") if trained else 0.0
     used, tokens = best_units(units, trained.rates, restart) if trained else (np.zeros(DAY), 0.0)
     training = used * (trained.unit if trained else 0.0)
     idle = count - serves - starting - training
     each = float(fleet.plan.number(LOAD)[0] / fleet.results.number("latency")[0])
     busy = np.minimum(rates / (each * np.maximum(copies, 1.0)), 1.0)
-    floor = float(form.filled("idle_power_share")[0]) * needs.each
+    floor = form.value("idle_power_share") * needs.each
     power = serves * (floor + (needs.each - floor) * busy) + starting * needs.each + idle * floor
     if trained:
         power += trained.power[used.astype(np.int64)]
@@ -146,7 +146,7 @@ def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Cata
     fixed = count * DAY * HOUR * hour
     value = float(total(training)) * HOUR * hour
     cost = float(paid) * HOUR * hour - value
-    outputs = float(total(rates)) * HOUR * float(form.filled("output_length")[0])
+    outputs = float(total(rates)) * HOUR * form.value("output_length")
     answer: Answer = {
         "accelerators": count, "least_accelerators": float(serves.min()), "copies": float(copies.max()),
         "copy_size": needs.size, "serving_hours": float(total(serves)) * HOUR,
@@ -156,7 +156,7 @@ def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Cata
         "utilization": float(total(busy * serves) / total(serves)), "day_cost": cost, "fixed_cost": fixed,
         "saved_share": 1.0 - cost / fixed if fixed > 0.0 else np.nan, "cost_per_million_output_tokens": cost / outputs,
         "training_tokens": float(tokens), "training_value": value,
-        "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": str(fleet.plan.filled("software")[0]),
+        "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": fleet.plan.word("software"),
         **{name: str(fleet.results[name][0]) for name in ("trust", "trust_reason")},
         "defaults_used": f"copies start in {start * 60.0:g} min; an idle accelerator draws "
         f"{form.filled('idle_power_share')[0]:.0%} of its power; hours of the day have their mean load",
@@ -186,7 +186,7 @@ def _training(form: Table, most: float, catalog: Catalog) -> Trained | None:
     columns |= {name: "" if known[name].is_text else np.nan for name in SEARCHED} | {COUNT: most}
     plan = one_plan("training", columns, SEARCHED, form)
     server = float(server_sizes(plan, catalog)[0][0])
-    unit = float(form.number("training_unit")[0])
+    unit = form.stated("training_unit")
     start = unit if unit == unit else server
     mapping: Table | None = None
     while mapping is None and start <= most:
@@ -200,7 +200,7 @@ def _training(form: Table, most: float, catalog: Catalog) -> Trained | None:
     plans = stacked([mapping] * len(numbers))
     ranks = np.prod([mapping.filled(name)[0] for name in ("tensor_parallel", "pipeline_parallel", "context_parallel")])
     replicas, micro = numbers * start / ranks, plans.filled("micro_batch_size")
-    batch = float(form.filled("global_batch_size")[0])
+    batch = form.value("global_batch_size")
     micro = np.minimum(micro, np.maximum(np.floor(batch / replicas), 1.0))
     whole = ceil_div(batch, micro * replicas) * micro * replicas
     results = evaluate(
@@ -242,7 +242,7 @@ def best_units(room: Array, rates: Array, restart: float) -> tuple[Array, float]
 
 
 def _sentence(form: Table, answer: Answer) -> str:
-    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+    accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
     words = (
         f"{answer['accelerators']:,.0f} {accelerator} serve the busiest hour of {model}, "
         f"{answer['least_accelerators']:,.0f} the quietest; "

@@ -165,7 +165,7 @@ class Diagnosis:
     @property
     def remainder(self) -> float:
         """Relative difference that the first explanation leaves; NaN without one. [-]"""
-        return float(self.explanations.number("remainder")[0]) if len(self.explanations) else float("nan")
+        return self.explanations.stated("remainder") if len(self.explanations) else float("nan")
 
     @property
     def inside(self) -> bool:
@@ -200,7 +200,7 @@ def diagnose(
     predicted = np.stack([_predicted(variants, results, reading) for reading in measured])
     for number, reading in enumerate(measured):
         if not predicted[number, 0] > 0.0:
-            why = str(results.text("reason")[0])
+            why = results.stated_word("reason")
             problem = f"the plan has no {reading.column.name.replace('_', ' ')}{f': {why}' if why else ''}"
             raise InputError(Fault(plan.place(0, "name"), problem))
     spreads = np.stack([_spreads(variants, results, reading) for reading in measured])

@@ -75,7 +75,7 @@ def futures_of(horizon: Horizon) -> list[Future]:
     scores = normal_scores(np.clip(random.random((count, 3, years)), ROUND, 1.0 - ROUND))
     late = np.abs(normal_scores(np.clip(random.random((count, len(horizon.offers))), ROUND, 1.0 - ROUND)))
     scores[:, :, 0] = 0.0
-    spreads = [float(form.filled(name)[0]) for name in ("demand_spread", "price_spread", "price_spread")]
+    spreads = [form.value(name) for name in ("demand_spread", "price_spread", "price_spread")]
     walks = [exp(np.cumsum(spread * scores[:, kind], axis=-1)) for kind, spread in enumerate(spreads)]
     delays = late * np.array([offer.spread for offer in horizon.offers])
     if not count:
@@ -282,7 +282,7 @@ def _lacking(horizon: Horizon, programme: Programme) -> str:
     year = int(rows[0])
     when = horizon.first_year + year
     missing = f"{plan.unmet[year]:,.4g} of {programme.demand[year]:,.4g} {_unit(horizon)} in {when} cannot be served"
-    payment = str(horizon.form.filled("payment")[0])
+    payment = horizon.form.word("payment")
     others = [] if payment == RENT else ["give an unmet price"]
     others = others if payment != OWN else ["payment both, which rents", *others]
     limit = programme.power_limit[year]

@@ -158,14 +158,14 @@ def horizon_of(form: Table, catalog: Catalog) -> Horizon:
             refused.append(offer)
         else:
             offers.append(offer)
-    stated = float(form.number("discount_rate")[0])
+    stated = form.stated("discount_rate")
     known = [offer.owning.discount_rate for offer in offers if offer.owning]
     if stated != stated and offers and not known:
         problem = "discount rate is not given, and no accelerator has a row of servers that states it; enter one"
         raise InputError(Fault(form.place(0, "discount_rate"), problem))
     each = "output_length" if np.isnan(form.number("users")[0]) else "speed_per_user"
     rate = stated if stated == stated else known[0] if known else np.nan
-    return Horizon(form, offers, refused, first_year, demand, rate, float(form.filled(each)[0]))
+    return Horizon(form, offers, refused, first_year, demand, rate, form.value(each))
 
 
 def steady(horizon: Horizon) -> Future:
@@ -189,7 +189,7 @@ def programme_of(horizon: Horizon, future: Future | None = None) -> Programme:
         if offer.owning is not None:
             vintages += _vintages(horizon, place, price)
     limit = float(np.nan_to_num(form.number("facility_power_limit")[0], nan=np.inf))
-    unmet = float(form.number("unmet_price")[0]) * horizon.tokens_of_demand * YEAR
+    unmet = form.stated("unmet_price") * horizon.tokens_of_demand * YEAR
     return Programme(
         generations, vintages, course.demand, np.full(years, limit), np.full(years, unmet), horizon.discount_rate
     )
@@ -199,10 +199,10 @@ def _vintages(horizon: Horizon, place: int, price: Array) -> list[Vintage]:
     """Purchases of one accelerator in each year, and the servers of it that are there already."""
     form, offer = horizon.form, horizon.offers[place]
     result = [_vintage(horizon, place, start, float(amount), 0.0) for start, amount in enumerate(price)]
-    there = float(form.number("owned_number")[0])
-    if str(form.text("owned_accelerator")[0]).casefold() != offer.generation.name.casefold() or not there > 0.0:
+    there = form.stated("owned_number")
+    if form.stated_word("owned_accelerator").casefold() != offer.generation.name.casefold() or not there > 0.0:
         return result
-    age = horizon.first_year - float(form.number("owned_since")[0])
+    age = horizon.first_year - form.stated("owned_since")
     paid = float(offer.owning.capex) if offer.owning else np.nan
     value = _resale(horizon, offer, paid, np.array([age]))[0]
     servers = float(np.floor(there / offer.generation.server))
@@ -217,11 +217,11 @@ def _vintage(horizon: Horizon, place: int, start: int, paid: float, age: float) 
     assert owning is not None  # only owned accelerators have vintages
     years = np.arange(horizon.years)
     ages = age + years - start + 1.0
-    life = float(form.filled("service_life")[0]) / YEAR
+    life = form.value("service_life") / YEAR
     out = (ages > life * (1.0 + 1e-9)) | (years < start)
     value = np.where(out, np.nan, _resale(horizon, offer, paid, np.maximum(ages, 0.0)))
     one = np.ones(horizon.years)
-    energy = compounded_price(owning.energy, float(form.filled("energy_price_change")[0]), years * YEAR)
+    energy = compounded_price(owning.energy, form.value("energy_price_change"), years * YEAR)
     spent = straight_line_depreciation(
         paid, owning.life * YEAR, np.maximum(ages - 1.0, 0.0) * YEAR, YEAR, owning.residual
     )
@@ -243,8 +243,8 @@ def _resale(horizon: Horizon, offer: Offer, paid: float, ages: Array) -> Array:
 
 def _demand(form: Table) -> Array:
     years = int(form.filled("years")[0])
-    text = str(form.text("demand_by_year")[0]).replace(",", " ").split()
-    users, rate = float(form.number("users")[0]), float(form.number("request_rate")[0])
+    text = form.stated_word("demand_by_year").replace(",", " ").split()
+    users, rate = form.stated("users"), form.stated("request_rate")
     if text:
         demand = _listed(form, text, years)
     elif users != users and rate != rate:
@@ -252,7 +252,7 @@ def _demand(form: Table) -> Array:
         raise InputError(Fault(form.place(0, "users"), problem))
     else:
         first = users if users == users else rate
-        demand = first * power(1.0 + float(form.filled("growth")[0]), np.arange(years))
+        demand = first * power(1.0 + form.value("growth"), np.arange(years))
     most = MOST_USERS if users == users else MOST_REQUESTS
     if not demand.max() <= most:
         year = int(np.argmax(demand > most))
@@ -286,7 +286,7 @@ def _listed(form: Table, words: Sequence[str], years: int) -> Array:
 def _accelerators(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
     """Accelerators to choose from, as the sheet ``accelerators`` spells them, and the form with such a name."""
     listed = list(dict.fromkeys(catalog.tables[SHEET].text("accelerator").tolist()))
-    asked = [word.strip() for word in str(form.text("generations")[0]).split(";") if word.strip()]
+    asked = [word.strip() for word in form.stated_word("generations").split(";") if word.strip()]
     there = [name for name in form.text("owned_accelerator").tolist() if name]
     if there:
         _check_owned(form)
@@ -312,14 +312,14 @@ def _exact(names: Sequence[str], form: Table, column: str, catalog: Catalog) -> 
 
 
 def _check_owned(form: Table) -> None:
-    place, first = form.place(0, "owned_accelerator"), float(form.filled("first_year")[0])
+    place, first = form.place(0, "owned_accelerator"), form.value("first_year")
     for name in ("owned_number", "owned_since"):
         if np.isnan(form.number(name)[0]):
             words = name.replace("_", " ")
             raise InputError(
                 Fault(place, f"needs {words} beside it, which is blank; enter {words} or leave both blank")
             )
-    since = float(form.number("owned_since")[0])
+    since = form.stated("owned_since")
     if since > first:
         raise InputError(
             Fault(form.place(0, "owned_since"), f"must be the first year {first:.0f} or before, got {since:.0f}")
@@ -348,10 +348,10 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     is_rate = bool(np.isnan(form.number("users")[0]))
     copies = []
     for one, size in zip(fleets, every, strict=True):
-        latency, tokens = (float(one.results.number(column)[0]) for column in ("latency", "tokens_per_second"))
+        latency, tokens = (one.results.stated(column) for column in ("latency", "tokens_per_second"))
         copies.append(Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer))
     owning = _owning(fleet.plan, fleet.results, catalog)
-    payment = str(form.filled("payment")[0])
+    payment = form.word("payment")
     paths = PricePaths(name, catalog, first_year, years)
     price, rent = np.full(years, np.nan), np.full(years, np.nan)
     if payment != RENT and owning is not None:
@@ -359,7 +359,7 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
         price = owning.capex + (bought - owning.accelerator) * owning.share
     if payment != OWN:
         basis = str(fleet.results["cost_basis"][0])
-        listed = float(fleet.results.number("accelerator_hour_cost")[0]) if basis == "rent" else np.nan
+        listed = fleet.results.stated("accelerator_hour_cost") if basis == "rent" else np.nan
         rent = paths.prices("rental_price", listed, paths.year_in(catalog.tables["prices"], "price")) * YEAR
     power = max(size.each for size in every)
     generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
@@ -374,7 +374,7 @@ def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:
         return None
     pool = owned_plans(plan, results, catalog).pools[0]
     server, used = pool.server, float(pool.terms().utilization[0])
-    hour = {name: float(ownership.number(f"hour_{name}")[0]) for name in ("running", "facility", "energy")}
+    hour = {name: ownership.stated(f"hour_{name}") for name in ("running", "facility", "energy")}
     storage = 1.0 + float(server.storage_share[0])
     return Owning(
         capex=float((ownership.number("capex") / plan.number("num_accelerators"))[0]) / used,

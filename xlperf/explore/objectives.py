@@ -418,7 +418,7 @@ class Search:
             needs = _shown(self.results.schema.by_name[memory], self.results)
             capacity = self.results["memory_capacity"][0] / 2.0**30
             return f"none fits: {tried}, {self.num_legal:,} legal, the smallest has {needs} of {capacity:.4g} GiB"
-        reason = str(self.results.text("reason")[0])
+        reason = self.results.stated_word("reason")
         return f"none is legal: {tried}" + (f", one of them: {reason}" if reason else "")
 
     @property

@@ -167,8 +167,8 @@ def percentile_of(efficiency: float, kind: str) -> tuple[float, float]:
 
 def quote_answer(form: Table, catalog: Catalog) -> Answer:
     """The verdict on a claim, with the table of conditions that it would need."""
-    kind, claim = str(form.filled("claim_kind")[0]), float(form.number("claimed_value")[0])
-    workload = str(form.filled("workload")[0])
+    kind, claim = form.word("claim_kind"), form.stated("claimed_value")
+    workload = form.word("workload")
     if _OF_ONE.get(kind, workload) != workload:
         problem = f"{kind} is a claim about {_OF_ONE[kind]}: choose workload {_OF_ONE[kind]} or another claim kind"
         raise InputError(Fault(form.place(0, "claim_kind"), problem))
@@ -191,7 +191,7 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
         answer["percentile"], answer["num_published"] = percentile_of(answer["efficiency"], group)
     if predicted.plan is not None and predicted.results is not None:
         for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "concurrency"):
-            answer[name] = float(predicted.plan.filled(name)[0]) if name in predicted.plan.schema.by_name else np.nan
+            answer[name] = predicted.plan.value(name) if name in predicted.plan.schema.by_name else np.nan
         answer |= {name: str(predicted.results[name][0]) for name in ("trust", "trust_reason")}
     place = answer.get("percentile", np.nan)
     answer["verdict"], answer["needs"] = _verdict(kind, claim, predicted, place, conditions)
@@ -200,7 +200,7 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
 
 
 def _trains(form: Table) -> bool:
-    return str(form.filled("workload")[0]) == "training"
+    return form.word("workload") == "training"
 
 
 def _ratio(kind: str, claim: float, value: float) -> float:
@@ -231,7 +231,7 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
     verdict = {"needs": f"needs {answer['needs']}"}.get(answer["verdict"], f"is {answer['verdict']}")
     if answer["verdict"] == "impossible":
         verdict += f" as stated; it needs {answer['needs']}"
-    count, named = float(form.filled("num_accelerators")[0]), short_name(str(form.text("accelerator")[0]))
+    count, named = form.value("num_accelerators"), short_name(form.stated_word("accelerator"))
     parts = [
         f"{_short(answer['claimed_value'])} {_UNITS[kind]} of {form.text('model')[0]} on {count:,.0f} {named} {verdict}"
     ]
@@ -259,7 +259,7 @@ def _short(value: float) -> str:
 
 def predict(form: Table, catalog: Catalog) -> Prediction:
     """The best plan at the conditions of a claim, and its limit."""
-    kind = str(form.filled("claim_kind")[0])
+    kind = form.word("claim_kind")
     if kind == "price":
         return _priced(form, catalog)
     return _trained(form, kind, catalog) if _trains(form) else _served(form, kind, catalog)
@@ -274,7 +274,7 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicte
             )
         return
     changes: list[tuple[str, dict[str, object]]] = [
-        (f"weights in {word}", {"precision": word}) for word in _NARROWER.get(str(form.filled("precision")[0]), ())
+        (f"weights in {word}", {"precision": word}) for word in _NARROWER.get(form.word("precision"), ())
     ]
     if not _trains(form):
         tokens = float(accepted_tokens(np.array(_DRAFTS), np.array(_ACCEPTANCE)))
@@ -301,8 +301,8 @@ def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> C
 
 
 def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
-    word = str(form.filled("precision")[0])
-    batch, length = float(form.number("global_batch_size")[0]), float(form.filled("sequence_length")[0])
+    word = form.word("precision")
+    batch, length = form.stated("global_batch_size"), form.value("sequence_length")
     batch = batch if batch == batch else max(round(_BATCH_TOKENS / length), 1)
     types = table_schema("training").by_name
     columns: dict[str, Any] = {name: "" if types[name].is_text else np.nan for name in SEARCHED}
@@ -316,18 +316,16 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
         rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
         limit = {"tflops": float(product_peaks(plans[0], catalog, rows)[0]) / TERA, "mfu": 1.0}.get(kind, np.nan)
         return _NONE._replace(limit=limit, bound="compute", reason=str(searches[0].results["reason"][0]))
-    plan = min(good, key=lambda one: float(one.results.number("step_time")[0])).plans.take([0])
+    plan = min(good, key=lambda one: one.results.stated("step_time")).plans.take([0])
     results = evaluate(plan, catalog)
-    rate, step, mfu, causal = (
-        float(results.number(name)[0]) for name in ("tokens_per_second", "step_time", "mfu", "mfu_causal")
-    )
+    rate, step, mfu, causal = (results.stated(name) for name in ("tokens_per_second", "step_time", "mfu", "mfu_causal"))
     value = {
         "tokens-per-second": rate, "tokens-per-second-per-user": np.nan, "mfu": mfu, "step-time": step,
-        "tokens-per-second-per-accelerator": rate / float(plan.number("num_accelerators")[0]),
-        "tflops": float(results.number("model_flop_rate")[0]) / TERA,
-        "power": float(results.number("accelerator_power")[0]),
+        "tokens-per-second-per-accelerator": rate / plan.stated("num_accelerators"),
+        "tflops": results.stated("model_flop_rate") / TERA,
+        "power": results.stated("accelerator_power"),
     }[kind]  # fmt: skip
-    low, high = (float(results.number(f"step_time_{end}")[0]) / step for end in ("low", "high"))
+    low, high = (results.stated(f"step_time_{end}") / step for end in ("low", "high"))
     low, high = (low, high) if kind in _LESS_IS_BETTER else (1.0 / high, 1.0 / low)
     limit = np.nan if kind == "power" else value * causal if kind == "step-time" else value / causal
     efficiency = np.nan if kind == "power" else mfu
@@ -336,7 +334,7 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
 
 def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     user = kind.endswith("user")
-    given = float(form.number("concurrency")[0])
+    given = form.stated("concurrency")
     load = given if given == given else 1.0 if user else np.nan
     stated = ("num_accelerators", "prompt_length", "output_length", "draft_tokens", "acceptance_rate", "precision")
     columns: dict[str, Any] = {name: form.filled(name) for name in stated}
@@ -344,7 +342,7 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     columns |= {"mode": "continuous", "concurrency": load, "pipeline_parallel": 1.0}
     degrees = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
     plan = one_plan("inference", columns | dict.fromkeys(degrees, np.nan), (*degrees, "concurrency"), form)
-    count = float(plan.number("num_accelerators")[0])
+    count = plan.stated("num_accelerators")
     share = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": count}
     searched = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
     if searched.kind != GOOD:
@@ -352,9 +350,9 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
         limit, reason = float(rate[0]) / share.get(kind, np.nan), str(searched.results["reason"][0])
         return _NONE._replace(limit=limit, bound=str(bound[0]), reason=reason)
     plan, results = searched.plans.take([0]), searched.results.take([0])
-    made, tpot = float(results.number("tokens_per_second")[0]), float(results.number("tpot")[0])
+    made, tpot = results.stated("tokens_per_second"), results.stated("tpot")
     if not user and kind not in share:
-        value = float(results.number("accelerator_power")[0]) if kind == "power" else np.nan
+        value = results.stated("accelerator_power") if kind == "power" else np.nan
         low, high = value * (1.0 - _WATTS), value * (1.0 + _WATTS)
         return _NONE._replace(value=value, low=low, high=high, plan=plan, results=results)
     here, _ = output_limits(plan, np.array([made * tpot]), catalog)
@@ -362,16 +360,16 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     most, bound = output_limits(plan, requests, catalog)
     value = 1.0 / tpot if user else made / share[kind]
     limit = float(most[0]) / (1.0 if user else share[kind])
-    low, high = (value / (float(results.number(f"tpot_{end}")[0]) / tpot) for end in ("high", "low"))
+    low, high = (value / (results.stated(f"tpot_{end}") / tpot) for end in ("high", "low"))
     return Prediction(value, low, high, limit, str(bound[0]), made / float(here[0]), plan, results)
 
 
 def _priced(form: Table, catalog: Catalog) -> Prediction:
     """Price of the accelerators by the sheet servers, and their bill of materials by the sheet chiplets."""
-    count, name = float(form.filled("num_accelerators")[0]), str(form.text("accelerator")[0]).casefold()
+    count, name = form.value("num_accelerators"), form.stated_word("accelerator").casefold()
     tables = {kind: _rows_of(catalog.tables[kind], name) for kind in ("servers", "chiplets")}
     made = evaluate_designs(tables["chiplets"], catalog, "base") if len(tables["chiplets"]) else None
-    limit = float(made.number("bill_of_materials")[0]) * count if made is not None else np.nan
+    limit = made.stated("bill_of_materials") * count if made is not None else np.nan
     if not len(tables["servers"]):
         return _NONE._replace(limit=limit, bound="its bill of materials", reason="the sheet servers has no such row")
     prices = [

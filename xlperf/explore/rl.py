@@ -63,7 +63,7 @@ class Lengths(NamedTuple):
     def of(form: Table) -> Lengths:
         """The lengths of a form. Raises InputError if their mean is not below the longest."""
         mean, longest, variation = (
-            float(form.filled(name)[0]) for name in ("output_length", "longest_output", "length_variation")
+            form.value(name) for name in ("output_length", "longest_output", "length_variation")
         )
         shape = weibull_shape(variation)
         if not mean < float(mean_rollout_length(1e4 * longest, shape, longest)) * (1.0 - 1e-9):
@@ -161,10 +161,10 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
 
 def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Engine]:
     """Engines of the tensor-parallel degrees that a form leaves open, with their token times."""
-    stated = float(form.number("rollout_tensor_parallel")[0])
-    most = float(form.filled(COUNT)[0])
+    stated = form.stated("rollout_tensor_parallel")
+    most = form.value(COUNT)
     degrees = [stated] if stated == stated else [degree for degree in _DEGREES if degree <= most]
-    prompt, longest = (float(form.filled(name)[0]) for name in ("prompt_length", "longest_output"))
+    prompt, longest = (form.value(name) for name in ("prompt_length", "longest_output"))
     contexts = np.round(prompt + longest * np.arange(_CONTEXTS) / (_CONTEXTS - 1.0))
     columns: dict[str, Any] = {name: form.text(name) for name in ("model", "accelerator")}
     columns |= {"software": form.filled("rollout_software"), "precision": form.filled("rollout_precision")}
@@ -185,9 +185,9 @@ def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Eng
     for place, degree in enumerate(degrees):
         part = results.take(np.arange(len(rows) // len(degrees)) + place * (len(rows) // len(degrees)))
         first, rest = part.take([0]), part.number("tpot")[1:].reshape(len(_LIVE), _CONTEXTS)
-        places = float(first.number("max_batch_size")[0])
-        reason = str(first.text("reason")[0]) if not places >= 1.0 or np.isnan(rest).any() else ""
-        prefill, weights = (float(first.number(name)[0]) for name in ("prefill_time", "memory_weights"))
+        places = first.stated("max_batch_size")
+        reason = first.stated_word("reason") if not places >= 1.0 or np.isnan(rest).any() else ""
+        prefill, weights = (first.stated(name) for name in ("prefill_time", "memory_weights"))
         trust = str(first["trust"][0]), str(first["trust_reason"][0])
         engines.append(Engine(degree, min(places, 1024.0), contexts, rest, prefill, weights * degree, reason, trust))
     return engines
@@ -195,8 +195,8 @@ def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Eng
 
 def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catalog) -> list[Split]:
     """Every split that is tried with its fastest engine and trainer, last those near the best."""
-    count, stated = float(form.filled(COUNT)[0]), float(form.number("rollout_accelerators")[0])
-    apart = str(form.filled("rollouts")[0]) == ASYNCHRONOUS
+    count, stated = form.value(COUNT), form.stated("rollout_accelerators")
+    apart = form.word("rollouts") == ASYNCHRONOUS
     if stated >= count or (apart and stated == 0.0):
         problem = f"rollout accelerators must be from 0 to below {count:,.0f}" + (
             "; asynchronous rollouts need some of their own" if apart else ""
@@ -226,8 +226,8 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catal
 def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
     """A training plan of packed sequences of the mean length for one optimizer step, open where the form is."""
     samples = _samples(form)
-    batch = float(form.number("train_batch")[0])
-    sequence = float(ceil_div(float(form.filled("prompt_length")[0]) + lengths.mean, _TILE)) * _TILE
+    batch = form.stated("train_batch")
+    sequence = float(ceil_div(form.value("prompt_length") + lengths.mean, _TILE)) * _TILE
     columns: dict[str, Any] = {name: form.text(name) for name in ("model", "accelerator")}
     known = table_schema("training").by_name
     columns |= {name: "" if known[name].is_text else np.nan for name in SEARCHED} | {
@@ -267,10 +267,10 @@ def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> T
     if not np.isfinite(per_token[best]):
         return None
     result = results.take([best])
-    tokens = _samples(form) * (float(form.filled("prompt_length")[0]) + lengths.mean)
-    time = tokens * float(per_token[best]) * float(form.filled("training_slowdown")[0])
+    tokens = _samples(form) * (form.value("prompt_length") + lengths.mean)
+    time = tokens * float(per_token[best]) * form.value("training_slowdown")
     forward, backward, again, once, exchanged, step = (
-        float(result.number(name)[0])
+        result.stated(name)
         for name in (*(f"time_{part}" for part in ("forward", "backward", "recompute", "optimizer", "data_parallel")),
                      "step_time")
     )  # fmt: skip
@@ -280,7 +280,7 @@ def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> T
 
 def _split(form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, catalog: Catalog) -> Split | None:
     """A split with its fastest engine; rollouts 0: both take turns on all accelerators. None if nothing fits."""
-    count = float(form.filled(COUNT)[0])
+    count = form.value(COUNT)
     generating, training = (rollouts, count - rollouts) if rollouts else (count, count)
     trainer = _trainer(form, lengths, training, catalog)
     fitting = [engine for engine in engines if engine.degree <= generating]
@@ -303,14 +303,14 @@ def _timed(
     )
     copies = np.floor(generating / engine.degree)
     count = _samples(form) / copies
-    prefill = engine.prefill * count / float(form.filled("samples_per_prompt")[0])
+    prefill = engine.prefill * count / form.value("samples_per_prompt")
     whole, tail = engine.batch_times(count, float(prompt), lengths)
     if mode != SYNCHRONOUS:
         in_flight = count * (staleness if mode == ASYNCHRONOUS else 1.0)
         whole, tail = engine.steady_time(count, in_flight, float(prompt), lengths), 0.0
     rollout, tail = float(slowdown) * (whole + prefill), float(slowdown) * tail
     work = trainer.time + float(passes) * trainer.forward
-    sync = float(form.filled("sync_overhead")[0]) + engine.weights / float(form.filled("sync_bandwidth")[0])
+    sync = form.value("sync_overhead") + engine.weights / form.value("sync_bandwidth")
     busy = max(rollout, work) if mode == ASYNCHRONOUS else rollout + float(reward) + work
     return Split(generating, training, engine, trainer, rollout, tail, work, sync, busy + sync)
 
@@ -318,9 +318,9 @@ def _timed(
 def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> Answer:
     """Results of the fastest split."""
     plan, results = best.trainer.plan, best.trainer.results
-    count, price = float(form.filled(COUNT)[0]), float(results.number("accelerator_hour_cost")[0])
-    tokens = _samples(form) * (float(form.filled("prompt_length")[0]) + lengths.mean)
-    steps = float(form.filled("num_steps")[0])
+    count, price = form.value(COUNT), results.stated("accelerator_hour_cost")
+    tokens = _samples(form) * (form.value("prompt_length") + lengths.mean)
+    steps = form.value("num_steps")
     answer: Answer = {
         "step_time": best.step, "rollout_accelerators": best.rollouts, "training_accelerators": best.training,
         "rollout_time": best.rollout, "tail_time": best.tail, "training_time": best.trainer.time,
@@ -328,14 +328,14 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
         "idle_share": 1.0 - (best.rollouts * best.rollout + best.training * best.work) / (count * best.step),
         "tokens_per_second_per_accelerator": tokens / best.step / count,
         "rollout_tensor_parallel": best.engine.degree, "rollout_places": best.engine.places,
-        "recompute": str(plan.filled("recompute")[0]),
+        "recompute": plan.word("recompute"),
         "step_cost": best.step * count * price, "run_time": best.step * steps,
         "run_cost": best.step * count * price * steps, PLAN: plan,
         "defaults_used": f"{form.filled('rollout_software')[0]} engines, trainer {plan.filled('software')[0]}, packed "
         f"sequences; rollouts take {form.filled('rollout_slowdown')[0]:g} times as long as in serving, the trainer "
         f"{form.filled('training_slowdown')[0]:g} times as long as in pre-training",
     }  # fmt: skip
-    answer |= {name: float(plan.filled(name)[0]) for name in TRAINER}
+    answer |= {name: plan.value(name) for name in TRAINER}
     both = best.engine.trust, (str(results["trust"][0]), str(results["trust_reason"][0]))
     answer["trust"], answer["trust_reason"] = max(both, key=lambda trust: BADGES.index(trust[0]))
     answer[TABLES] = {SPLITS: Table("rl_splits", dict(_columns(splits, count, price)))}
@@ -353,7 +353,7 @@ def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[
 
 
 def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
-    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+    accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
     apart = best.rollouts < count
     where = (
         f"rollouts on {best.rollouts:,.0f} take {best.rollout:,.0f} s, "

@@ -275,7 +275,7 @@ class _Space(NamedTuple):
 
 def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
     """A plan's own targets of ttft and tpot as limits on its results, with a probability; none for training."""
-    bounds = {name: float(plan.number(target)[0]) for name, target in TARGETS.items() if target in plan}
+    bounds = {name: plan.stated(target) for name, target in TARGETS.items() if target in plan}
     return [
         Limit(objective_of("inference", name).column, "<=", bound, probability)
         for name, bound in bounds.items()

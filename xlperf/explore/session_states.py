@@ -42,11 +42,11 @@ class Sessions:
     @staticmethod
     def of(form: Table) -> Sessions:
         """The sessions of a form, or of the trace that it names."""
-        if path := str(form.text("trace")[0]):
+        if path := form.stated_word("trace"):
             return Traced.of_trace(read_trace(path))
         names = ("turns", "added_tokens", "generated_tokens", "common_tokens", "think_time", "think_variation")
-        turns, added, generated, common, time, variation = (float(form.filled(name)[0]) for name in names)
-        first = float(form.number("first_tokens")[0])
+        turns, added, generated, common, time, variation = (form.value(name) for name in names)
+        first = form.stated("first_tokens")
         return Sessions(turns, first if first == first else added, added, generated, common, time, variation)
 
     @property
@@ -186,7 +186,7 @@ def tiers_of(form: Table, catalog: Catalog) -> list[Tier]:
         row = int(catalog.rows("kv_tiers", form.text(f"{place}_tier"), form, f"{place}_tier")[0])
         if row < 0:
             continue
-        stated = float(form.number(f"{place}_memory")[0])
+        stated = form.stated(f"{place}_memory")
         size, bandwidth, price = (float(table.number(name)[row]) for name in ("size", "bandwidth", "price"))
         latency, life = (float(table.filled(name)[row]) for name in ("latency", "life"))
         size = stated if stated == stated else size
@@ -214,7 +214,7 @@ class Copy:
     @property
     def size(self) -> float:
         """Accelerators."""
-        return float(self.plan.number(COUNT)[0])
+        return self.plan.stated(COUNT)
 
     @staticmethod
     def of(plan: Table, sessions: Sessions, overlap: str, catalog: Catalog) -> Copy | None:
@@ -222,7 +222,7 @@ class Copy:
         common, own, new = sessions.prompt
         later = sessions.turns / max(sessions.turns - 1.0, 1.0)
         own, added = (own * later, sessions.added) if sessions.turns > 1.0 else (own, new)
-        replicas = float(plan.filled("data_parallel_attention")[0])
+        replicas = plan.value("data_parallel_attention")
         alone = with_columns(plan, output_length=whole(sessions.generated))
         rows = stacked([
             with_columns(alone, concurrency=replicas, prompt_length=whole(common + own + added), shared_prefix=0.0),
@@ -235,11 +235,11 @@ class Copy:
             ),
         ])  # fmt: skip
         results = evaluate(rows, catalog, results=(*_TIMES, "kv_cache_tokens", "memory_kv_cache"))
-        tokens, fits = float(results.number("kv_cache_tokens")[0]), results.number("fits")[1] == 1.0
+        tokens, fits = results.stated("kv_cache_tokens"), results.number("fits")[1] == 1.0
         if not tokens > 0.0 or not fits:
             return None
-        size = float(results.number("memory_kv_cache")[0]) / (replicas * (common + own + added + sessions.generated))
-        engine = str(plan.filled("software")[0])
+        size = results.stated("memory_kv_cache") / (replicas * (common + own + added + sessions.generated))
+        engine = plan.word("software")
         stated = {row["engine"]: row["overlap"] for row in stack_rows("kv_loads")}.get(engine.partition(" ")[0], "no")
         return Copy(plan, tokens, size, (overlap or stated) == "yes", *results.number("ttft")[1:].tolist())
 
@@ -342,8 +342,8 @@ def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, 
     kept = sessions.age(capacity, loads / time, time, kept)
     hits = np.diff(np.concatenate([np.zeros((1, *loads.shape)), sessions.within(kept)]), axis=0)
     fits = loads * sessions.running + common <= copy.tokens
-    fast = tpot * float(form.filled("speed_per_user")[0]) <= 1.0 + 1e-9
-    target = float(form.number("ttft_target")[0])
+    fast = tpot * form.value("speed_per_user") <= 1.0 + 1e-9
+    target = form.stated("ttft_target")
     soon = ~(later > (target if target == target else np.inf) * (1.0 + 1e-9)) & (high < 0.5 * _LONGEST)
     alive = loads * (time + sessions.thinking) / time
     return State(loads, kept, hits, loading, first, later, tpot, time, alive, fits & fast & soon)

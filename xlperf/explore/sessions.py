@@ -109,9 +109,9 @@ def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
     named: dict[object, Fleet] = {}
     for fleet in fleets:
         plan = fleet.plan
-        degrees = tuple(float(plan.filled(name)[0]) for name in DEGREES)
-        if float(plan.number(COUNT)[0]) == degrees[0] * float(plan.filled("pipeline_parallel")[0]):
-            named.setdefault((str(plan.filled("software")[0]), *degrees), fleet)
+        degrees = tuple(plan.value(name) for name in DEGREES)
+        if plan.stated(COUNT) == degrees[0] * plan.value("pipeline_parallel"):
+            named.setdefault((plan.word("software"), *degrees), fleet)
     return list(named.values()) or fleets
 
 
@@ -119,7 +119,7 @@ def _choice(
     form: Table, asked: Table, fleet: Fleet, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, catalog: Catalog
 ) -> Choice | None:
     plan = with_columns(with_prices(fleet.plan, asked), concurrency=1.0)
-    copy = Copy.of(plan, sessions, str(form.text("load_overlap")[0]), catalog)
+    copy = Copy.of(plan, sessions, form.stated_word("load_overlap"), catalog)
     if copy is None:
         return None
     hours = hours_of(asked, fleet.plan, fleet.results, catalog)[0]
@@ -141,7 +141,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     assert state is not None
     common, own, new = sessions.prompt
     prompt = common + own + new
-    stated = float(form.number("sessions")[0])
+    stated = form.stated("sessions")
     alive = float(state.sessions)
     copies = float(np.ceil(stated / alive - 1e-9)) if stated == stated else 1.0
     if stated == stated:
@@ -160,7 +160,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
         "tokens_per_session": sessions.waiting, "cache_per_session": sessions.waiting * copy.token_size * copy.size,
         "eviction_time": float(state.ages[0]),
     }  # fmt: skip
-    answer |= {name: float(plan.filled(name)[0]) for name in DEGREES}
+    answer |= {name: plan.value(name) for name in DEGREES}
     answer |= best.hours.results | {
         "cost_per_session": best.cost(0, sessions.turns),
         "cost_per_million_output_tokens": best.cost(0, sessions.turns) / (sessions.turns * sessions.generated),
@@ -170,7 +170,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     memory, worth, size = _memory(sessions, tiers, sizes, best)
     if tiers and tiers[0].place == TIERS[0]:
         answer |= {"host_worth": worth, "host_price": tiers[0].price * MONTH, "best_host_memory": size}
-    answer |= {name: str(plan.filled(name)[0]) for name in ("software", "precision", "kv_precision")}
+    answer |= {name: plan.word(name) for name in ("software", "precision", "kv_precision")}
     answer |= {name: str(best.fleet.results[name][0]) for name in ("trust", "trust_reason")}
     answer["limit"] = _limit(form, sessions, copy, state)
     answer["price_basis"] = best.hours.basis
@@ -242,7 +242,7 @@ def _limit(form: Table, sessions: Sessions, copy: Copy, state: State) -> str:
 
 
 def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> str:
-    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+    accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
     size, copies = answer["copy_size"], answer["copies"]
     many = f"{answer['sessions_per_accelerator']:,.1f} sessions of {model} per {accelerator}"
     copy = f"{answer['sessions_per_copy']:,.0f} on a copy of {size:,.0f}"

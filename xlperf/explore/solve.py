@@ -66,7 +66,7 @@ def solve_plan(
     fewest = is_number_of_accelerators(objective)
     limits = [*targets, *own_targets(plan, probability)]
     result = search(plan, catalog, "" if fewest else objective, limits, stated, lead=(name, largest), **effort)
-    value = float(result.plans.number(name)[0]) if result.found else float("nan")
+    value = result.plans.stated(name) if result.found else float("nan")
     if fewest and result.found:
         result = search(plan, catalog, objective, limits, {name: np.array([value])}, **effort)
     return Solution(value, result)
@@ -401,7 +401,7 @@ def break_even(
             there = best_plan(rival, catalog, RATE, limits, **effort)
             even = break_even_cost_rate(1.0, 1.0 / _cost(there, RATE), here)
         lines.append({
-            "plan": str(plan.text("name")[0]) or plan.place(0, "name"), "accelerator": str(plan["accelerator"][0]),
+            "plan": plan.stated_word("name") or plan.place(0, "name"), "accelerator": str(plan["accelerator"][0]),
             "against": other, "cost": here, "cost_against": _cost(there, cost), "hour_cost_against": hour,
             "break_even_hour_cost": float(even), "chosen": there.chosen_words if there.found else there.words,
         })  # fmt: skip
@@ -422,7 +422,7 @@ def _line(
         last = -last
     same = before.chosen_words == after.chosen_words
     return {
-        "plan": str(plan.text("name")[0]) or plan.place(0, "name"), "input": declared.header,
+        "plan": plan.stated_word("name") or plan.place(0, "name"), "input": declared.header,
         "sheet": "limit" if isinstance(change, Limit) else change.sheet, "value_before": first, "value_after": second,
         "cost_before": now, "cost_after": then, "worth": _gain(after, now, then, alike) / abs(second - first),
         "worth_of_last": abs(last) if last == 0.0 else last,

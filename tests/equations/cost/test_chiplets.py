@@ -19,20 +19,14 @@ from xlperf.equations.cost.dies import (
     critical_defects,
     die_yield,
     dies_per_wafer,
-    dies_per_wafer_by_area,
-    dies_per_wafer_exponential,
-    dies_per_wafer_placed,
     good_die_cost,
     harvested_yield,
-    link_area,
     lithography_cost_factor,
     module_cost,
     negative_binomial_yield,
     raw_die_cost,
     reticle_fields,
     reticle_utilization,
-    sort_pass_share,
-    stitching_yield,
 )
 
 
@@ -110,7 +104,7 @@ def test_dies_of_catch(path: Path) -> None:
     raw = raw_die_cost(wafer, rows["gross_dies_per_wafer"])
     _same(raw, rows["raw_die_cost_first"], 1e-12, "raw die")
     side = np.sqrt(area)
-    placed = dies_per_wafer_placed(side, side, 300.0, 0.1, 0.13)
+    placed = dies_per_wafer(side, side, 300.0, 0.1, 0.13, rule="placed")
     _same(placed, rows["gross_dies_per_wafer"], 0.015, "dies on a grid")
 
 
@@ -157,8 +151,6 @@ def test_limits_of_yield_models() -> None:
     np.testing.assert_allclose(negative_binomial_yield(defects, 1.0), 1.0 / (1.0 + defects), rtol=1e-15)
     np.testing.assert_allclose(die_yield("bose-einstein", defects, np.nan, 1.0), 1.0 / (1.0 + defects), rtol=1e-15)
     assert die_yield("moore", 4.0) == pytest.approx(np.exp(-2.0))
-    assert stitching_yield(0.98, 1.0) == 1.0
-    assert stitching_yield(0.98, 4.0) == pytest.approx(0.98**3)
 
 
 def test_harvest_of_partial_good_dies() -> None:
@@ -171,22 +163,16 @@ def test_harvest_of_partial_good_dies() -> None:
     assert harvested_yield(0.9, 2.0, 3.0) == 0.0
 
 
-def test_a_perfect_test_passes_the_yield_and_no_test_passes_all() -> None:
-    assert sort_pass_share(0.7, 1.0) == pytest.approx(0.7, rel=1e-15)
-    assert sort_pass_share(0.7, 0.0) == 1.0
-    assert sort_pass_share(0.7, 0.5) == 0.85
-
-
 def test_whole_dies_on_a_wafer() -> None:
     """The square that a circle holds, and the ordering of formulas: placed dies are fewer than area over area."""
-    assert dies_per_wafer_placed(10.0, 10.0, 10.0 * np.sqrt(2.0) * 1.0001) == 1.0
-    assert dies_per_wafer_placed(10.0, 10.0, 10.0 * np.sqrt(2.0) * 0.9999) == 0.0
-    assert dies_per_wafer_placed(1.0, 1.0, np.sqrt(8.0) * 1.0001) == 4.0
+    assert dies_per_wafer(10.0, 10.0, 10.0 * np.sqrt(2.0) * 1.0001, rule="placed") == 1.0
+    assert dies_per_wafer(10.0, 10.0, 10.0 * np.sqrt(2.0) * 0.9999, rule="placed") == 0.0
+    assert dies_per_wafer(1.0, 1.0, np.sqrt(8.0) * 1.0001, rule="placed") == 4.0
     width, height = np.array([5.0, 10.0, 26.0]), np.array([8.0, 10.0, 33.0])
-    placed = dies_per_wafer_placed(width, height, 300.0, 3.0, 0.1)
-    assert (placed < dies_per_wafer_by_area(width, height, 300.0, 3.0, 0.1)).all()
+    placed = dies_per_wafer(width, height, 300.0, 3.0, 0.1, rule="placed")
+    assert (placed < dies_per_wafer(width, height, 300.0, 3.0, 0.1, rule="area")).all()
     np.testing.assert_allclose(placed, dies_per_wafer(width, height, 300.0, 3.0, 0.1), rtol=0.15)
-    np.testing.assert_allclose(dies_per_wafer_exponential(width, height, 300.0, 3.0, 0.1), placed, rtol=0.20)
+    np.testing.assert_allclose(dies_per_wafer(width, height, 300.0, 3.0, 0.1, rule="exponential"), placed, rtol=0.20)
     assert placed[2] in range(55, 66)  # an H100-size die: 60 to 64, never the 86 of area over area
     assert (placed == np.floor(placed)).all()
     assert dies_per_wafer(400.0, 400.0, 300.0) == 0.0
@@ -199,13 +185,6 @@ def test_reticle() -> None:
     assert reticle_fields(52.0, 66.0, 26.0, 33.0) == 4.0
     assert reticle_utilization(429.0, 858.0) == 1.0
     assert lithography_cost_factor(0.3, 1.0) == 1.0
-
-
-def test_links_come_in_whole_macros() -> None:
-    """UCIe advanced: 4,096 Gbit/s take 0.811 mm2."""
-    rate = factor("Gbit/s")
-    np.testing.assert_allclose(link_area([0.0, 1.0 * rate, 4096 * rate, 4097 * rate], 4096 * rate, 0.811),
-                               [0.0, 0.811, 0.811, 1.622])  # fmt: skip
 
 
 def test_parts_of_a_module_add_up_and_memory_is_scrapped_with_it() -> None:

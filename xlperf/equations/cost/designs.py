@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns, Numeric, array, divide
+from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div, divide, power
 from xlperf.equations.cost import dies
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
@@ -105,7 +105,7 @@ def design_cost(
 
 def _die_area(design: Columns, package: Columns) -> Array:
     """Area of a compute die with its die-to-die links: macros for their bandwidth, or a share of the module."""
-    macros = dies.link_area(design.link_bandwidth, package.link_bandwidth, package.link_area)
+    macros = ceil_div(design.link_bandwidth, package.link_bandwidth) * package.link_area  # whole macros of a standard
     share = design.module_area * design.link_area_share
     return np.asarray(design.module_area + np.where(np.isnan(design.link_bandwidth), share, macros))
 
@@ -152,18 +152,18 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     """Dies of one kind, from the wafer to those that pass the sort."""
     across = _across(area, width, node.reticle_width)
     down = area / across
-    count = dies.dies_per_wafer_placed if placed else dies.dies_per_wafer
-    per_wafer = count(across, down, node.wafer_diameter, node.edge_exclusion, node.scribe_width)
+    wafer_sizes = node.wafer_diameter, node.edge_exclusion, node.scribe_width
+    per_wafer = dies.dies_per_wafer(across, down, *wafer_sizes, rule="placed" if placed else "formula")
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
         fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
-        sold = np.where(fields > 1.0, sold * dies.stitching_yield(node.stitch_yield, fields), sold)
+        sold = np.where(fields > 1.0, sold * power(node.stitch_yield, fields - 1.0), sold)  # seams fail independently
     wafer = node.wafer_price
     if node.lithography_share.any():
         used = dies.reticle_utilization(area, node.reticle_width * node.reticle_height)
         wafer = wafer * dies.lithography_cost_factor(node.lithography_share, used)
     raw = dies.raw_die_cost(wafer, np.where(per_wafer > 0.0, per_wafer, np.nan))
-    passed = dies.sort_pass_share(sold, design.test_coverage)
+    passed = 1.0 - (1.0 - sold) * design.test_coverage  # dies that pass a test of this coverage (arXiv:2503.15753)
     passed = np.where(passed > 0.0, passed, np.nan)
     carbon = die_carbon(
         area, passed, node.fab_energy, node.fab_carbon_intensity, node.fab_gas_carbon, node.fab_material_carbon
@@ -196,8 +196,8 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     defects = dies.critical_defects(carrier_area, package.carrier_defect_density)
     good = dies.negative_binomial_yield(defects, package.carrier_clustering)
     fields = np.ceil(carrier_area / package.carrier_field_area)
-    good = good * dies.stitching_yield(package.carrier_stitch_yield, fields)
-    good = good * dies.bond_yield(package.bridge_yield, bridges)
+    good = good * power(package.carrier_stitch_yield, fields - 1.0)  # seams between fields fail independently
+    good = good * power(package.bridge_yield, bridges)
     return _Package(
         np.where(organic, np.nan, carrier_area),
         substrate_area,
@@ -216,7 +216,7 @@ def _carriers_per_wafer(package: Columns, area: Array) -> Array:
     number = dies.dies_per_wafer(*sizes)
     exponential = package.carrier_count == "exponential"
     if exponential.any():
-        number = np.where(exponential, dies.dies_per_wafer_exponential(*sizes), number)
+        number = np.where(exponential, dies.dies_per_wafer(*sizes, rule="exponential"), number)
     return np.where(number > 0.0, number, np.where(wafer > 0.0, np.nan, 1.0))
 
 
@@ -236,9 +236,10 @@ def _module(
     bumps = area * num_dies * package.bump_price + base_area * num_base * package.bump_price
     bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
     assembled = on_carrier + design.num_bridges + np.where(stacked, num_dies, 0.0)
-    good = dies.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
+    # All bonds of a module are good: y^n for n parts (D. Stow et al., ICCAD 2017, doi:10.1109/ICCAD.2017.8203849).
+    good = power(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
     if based.any():
-        good = good * np.where(based, dies.bond_yield(base.sold / base.passed, num_base), 1.0)
+        good = good * np.where(based, power(base.sold / base.passed, num_base), 1.0)
     base_sort = np.where(based, num_base * base.sort / base.passed, 0.0)
     return dies.Module(
         chips_first=np.asarray(package.structure == CHIPS_FIRST, dtype=float),
@@ -250,9 +251,9 @@ def _module(
         substrate=below.substrate + (package.assembly_cost + assembled * package.assembly_cost_per_part),
         final_test=package.final_test_time * package.tester_rate,
         carrier_yield=below.carrier_yield,
-        bonding_yield=dies.bond_yield(package.bonding_yield, on_carrier),
+        bonding_yield=power(package.bonding_yield, on_carrier),
         attach_yield=below.attach_yield,
-        stack_yield=np.where(stacked, dies.bond_yield(package.stack_bonding_yield, num_dies), 1.0),
+        stack_yield=np.where(stacked, power(package.stack_bonding_yield, num_dies), 1.0),
         final_yield=package.final_yield * good,
     )
 
@@ -279,14 +280,15 @@ def _one_time(
     family = np.where(np.isnan(design.family_volume), num_dies * volume, design.family_volume)
     base_made = np.where(num_base > 0.0, num_base * volume, 1.0)
     base_family = np.where(np.isnan(design.base_family_volume), base_made, design.base_family_volume)
-    per_unit = dies.amortized_nre(modules + chips + masks, num_dies, family)
-    per_unit = per_unit + dies.amortized_nre(base_modules + base_chips + mask_set, num_base, base_family)
+    # A family of products shares a design: one-time cost times parts in the product, over all parts (Chiplet Actuary).
+    per_unit = (modules + chips + masks) * num_dies / family
+    per_unit = per_unit + (base_modules + base_chips + mask_set) * num_base / base_family
     return {
         "nre_module": modules + base_modules,
         "nre_chip": chips + base_chips,
         "nre_package": packaging,
         "nre_masks": masks + mask_set,
-        "nre_per_unit": per_unit + dies.amortized_nre(packaging, 1.0, volume),
+        "nre_per_unit": per_unit + packaging / volume,
     }
 
 

@@ -13,145 +13,46 @@ _OFFSETS = 8  # positions of the grid that are tried across a die, each way
 
 
 def dies_per_wafer(
-    die_width: Numeric,
-    die_height: Numeric,
-    wafer_diameter: Numeric,
-    edge_exclusion: Numeric = 0.0,
-    scribe_width: Numeric = 0.0,
-) -> Array:
-    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim.
+    die_width: Numeric, die_height: Numeric, wafer_diameter: Numeric, edge_exclusion: Numeric = 0.0,
+    scribe_width: Numeric = 0.0, rule: str = "formula",
+) -> Array:  # fmt: skip
+    r"""Dies on a wafer by a rule, with pitch area B = (w + s)(h + s) and usable radius R = D/2 - e; sizes in mm. [-]
 
-    .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
+    - ``formula``: by area, less the dies cut by the rim, at least 0: pi R^2 / B - 2 pi R / sqrt(2 B) (D. K. de Vries,
+      IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656).
+    - ``area``: wafer area over die area, pi R^2 / B, an upper bound.
+    - ``exponential``: pi R^2 / B exp(-sqrt(B) / R), above 0 for any die (A. V. Ferris-Prabhu, IEEE Circuits and Devices
+      Magazine 5(1), 1989, doi:10.1109/101.17236).
+    - ``placed``: whole dies of a grid inside the usable circle, for the best of 64 positions of the grid (slow).
 
-    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
+    A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 by area, less 942.5 / 14.14 at the rim, or times
+    exp(-10 / 150); four dies of 10 mm have their outer corners 14.1 mm from the middle:
 
-    A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 = 706.9, less 942.5 / 14.14 = 66.6 at the rim:
-
-    >>> float(dies_per_wafer(10.0, 10.0, 300.0))
-    640.2
-
-    Parameters
-    ----------
-    die_width, die_height : Width w and height h of the die. [mm]
-    wafer_diameter : Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : Dies per wafer, at least 0. [-]
-    """
-    usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
-    pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
-    radius = usable / 2.0
-    return np.asarray(np.maximum(np.pi * radius * radius / pitch - np.pi * usable / np.sqrt(2.0 * pitch), 0.0))
-
-
-def dies_per_wafer_by_area(
-    die_width: Numeric,
-    die_height: Numeric,
-    wafer_diameter: Numeric,
-    edge_exclusion: Numeric = 0.0,
-    scribe_width: Numeric = 0.0,
-) -> Array:
-    r"""Wafer area over die area, an upper bound.
-
-    .. math:: N = \frac{\pi (D/2 - e)^2}{(w + s)(h + s)}
-
-    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))  # 70686 mm2 over 100 mm2
-    706.86
-
-    Parameters
-    ----------
-    die_width, die_height : Width w and height h of the die. [mm]
-    wafer_diameter : Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : Dies per wafer. [-]
-    """
-    radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
-    pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
-    return np.asarray(np.pi * radius * radius / pitch)
-
-
-def dies_per_wafer_exponential(
-    die_width: Numeric,
-    die_height: Numeric,
-    wafer_diameter: Numeric,
-    edge_exclusion: Numeric = 0.0,
-    scribe_width: Numeric = 0.0,
-) -> Array:
-    r"""Dies on a wafer with an exponential correction for the rim, above 0 for any die.
-
-    .. math:: N = \frac{\pi R^2}{B} e^{-\sqrt{B}/R},\quad R = D/2 - e,\quad B = (w + s)(h + s)
-
-    Source: A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
-
-    >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))  # 706.86 dies by area, times exp(-10 / 150) = 0.9355
-    661.27
-
-    Parameters
-    ----------
-    die_width, die_height : Width w and height h of the die. [mm]
-    wafer_diameter : Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : Dies per wafer. [-]
-    """
-    radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
-    pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
-    rim = exp(-divide(np.sqrt(pitch), radius, where_zero=np.inf))
-    return np.asarray(np.pi * radius * radius / pitch * rim)
-
-
-def dies_per_wafer_placed(
-    die_width: Numeric,
-    die_height: Numeric,
-    wafer_diameter: Numeric,
-    edge_exclusion: Numeric = 0.0,
-    scribe_width: Numeric = 0.0,
-) -> Array:
-    r"""Whole dies of a grid inside the usable circle, for the best of 64 positions of the grid (slow).
-
-    .. math:: N = \max_{x_0, y_0} \sum_j \left\lfloor\frac{c_j - x_0}{p}\right\rfloor
-        - \left\lceil\frac{-c_j - x_0}{p}\right\rceil,\quad c_j = \sqrt{R^2 - y_j^2}
-
-    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Four dies of 10 mm: their outer corners are 14.1 mm from the middle of a wafer of 15 mm radius:
-
-    >>> float(dies_per_wafer_placed(10.0, 10.0, 30.0))
+    >>> [round(float(dies_per_wafer(10.0, 10.0, 300.0, rule=rule)), 2) for rule in ("formula", "area", "exponential")]
+    [640.21, 706.86, 661.27]
+    >>> float(dies_per_wafer(10.0, 10.0, 30.0, rule="placed"))
     4.0
-
-    Parameters
-    ----------
-    die_width, die_height : Width w and height h of the die. [mm]
-    wafer_diameter : Diameter of the wafer. [mm]
-    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : Dies per wafer, a whole number. [-]
     """
-    width, height, diameter, edge, scribe = np.broadcast_arrays(
-        *(array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width))
+    width, height, diameter, edge, scribe = (
+        array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width)
     )
     radius = np.maximum(diameter / 2.0 - edge, 0.0)
     across, down = width + scribe, height + scribe
-    counts = np.full(radius.shape, np.nan)
-    for index in np.ndindex(radius.shape):
-        if not np.isnan(radius[index] + across[index] + down[index]):
-            counts[index] = _placed(float(radius[index]), float(across[index]), float(down[index]))
-    return counts
+    if rule == "placed":
+        return np.asarray(np.vectorize(_placed, otypes=[np.float64])(radius, across, down))
+    pitch = across * down
+    count = np.pi * radius * radius / pitch
+    if rule == "formula":
+        count = np.maximum(count - np.pi * (2.0 * radius) / np.sqrt(2.0 * pitch), 0.0)
+    elif rule == "exponential":
+        count = count * exp(-divide(np.sqrt(pitch), radius, where_zero=np.inf))
+    return np.asarray(count)
 
 
 def _placed(radius: float, across: float, down: float) -> float:
-    """Most cells of one grid within one circle, over the offsets of the grid."""
+    """Most cells of one grid within one circle, over the offsets of the grid; NaN for an unknown size."""
+    if np.isnan(radius + across + down):
+        return np.nan
     offsets = np.arange(_OFFSETS) / _OFFSETS
     lines = np.arange(-np.ceil(radius / down) - 1.0, np.ceil(radius / down) + 1.0)
     # Row by row of the grid: the corner farthest from the middle, and the half chord there.
@@ -281,29 +182,6 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
 
-def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric) -> Array:
-    r"""Area of the die-to-die links of one die: whole macros of a link standard.
-
-    .. math:: A = \left\lceil\frac{B}{b}\right\rceil a
-
-    Heuristic, this work.
-
-    >>> float(link_area(500.0, 200.0, 1.5))  # A bandwidth of 500 takes three macros of 200, 1.5 mm2 each
-    4.5
-
-    Parameters
-    ----------
-    bandwidth : Bandwidth B from this die to its neighbours, one direction. [B/s]
-    macro_bandwidth : Bandwidth b of one link macro, one direction. [B/s]
-    macro_area : Area a of one macro, sender and receiver. [mm2]
-
-    Returns
-    -------
-    area : Area of the links on the die. [mm2]
-    """
-    return np.asarray(ceil_div(bandwidth, macro_bandwidth) * array(macro_area))
-
-
 class Module(NamedTuple):
     """Costs of the parts of one module and yields of its assembly, (rows,)."""
 
@@ -365,28 +243,6 @@ def substrate_layer_factor(
     return np.asarray(np.where(missing, np.nan, np.where(chips > 1.0, several, 1.0)))
 
 
-def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
-    r"""Share of modules with all bonds good.
-
-    .. math:: Y = y^n
-
-    Source: D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
-
-    >>> float(bond_yield(0.99, 8.0))  # Eight bonds of 99 %: 0.99 ** 8
-    0.9227
-
-    Parameters
-    ----------
-    yield_per_bond : Yield y of bonding one die, stack or bridge. [-]
-    num_bonds : Bonded parts n. [-]
-
-    Returns
-    -------
-    yield : Share of good modules. [-]
-    """
-    return power(yield_per_bond, num_bonds)
-
-
 def module_cost(module: Module) -> ModuleCost:
     """Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate. With Y = y2 y3 yf
     (chips last) or y1 y3 yf (chips first), a module loses dies (R + D + T) (1/(ys Y) - 1), memory M (1/Y - 1),
@@ -436,29 +292,6 @@ def chip_nre(
     """
     each = array(area) * array(price_per_area) + array(fixed) + array(mask_set)
     return np.asarray(array(num_designs) * each)
-
-
-def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family: Numeric) -> Array:
-    r"""One-time cost per product when a family of products shares a design.
-
-    .. math:: c = \frac{C\,n}{N}
-
-    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    >>> float(amortized_nre(500000.0, 4.0, 100000.0))  # 500,000 USD over 100,000 parts, four in the product
-    20.0
-
-    Parameters
-    ----------
-    one_time_cost : One-time cost C. [USD]
-    num_in_product : Parts n of this design in one product. [-]
-    num_in_family : Parts N of this design over all products, above 0. [-]
-
-    Returns
-    -------
-    cost : Share of one product. [USD]
-    """
-    return np.asarray(array(one_time_cost) * array(num_in_product) / array(num_in_family))
 
 
 def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
@@ -568,47 +401,3 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
         term = term * ((units - failed + 1.0) / failed * ratio)
         result = result + np.where(spare >= failed, term, 0.0 * spare)
     return np.asarray(np.minimum(result, 1.0))
-
-
-def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
-    r"""Yield of the seams of a die or interposer exposed in several fields.
-
-    .. math:: Y = y^{f - 1}
-
-    Heuristic, this work: seams fail independently of each other.
-
-    >>> float(stitching_yield(0.98, 3.0))  # Three fields have two seams: 0.98 ** 2
-    0.9604
-
-    Parameters
-    ----------
-    stitch_yield : Yield y of one seam. [-]
-    num_fields : Exposure fields f; one has no seam. [-]
-
-    Returns
-    -------
-    yield : Share without a broken seam. [-]
-    """
-    return power(stitch_yield, array(num_fields) - 1.0)
-
-
-def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> Array:
-    r"""Share of dies that pass a test with incomplete coverage.
-
-    .. math:: P = 1 - (1 - Y)\,c
-
-    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    >>> float(sort_pass_share(0.8, 0.95))  # The test detects 95 % of the bad fifth: 1 - 0.19
-    0.81
-
-    Parameters
-    ----------
-    die_yield_share : Share Y of good dies. [-]
-    test_coverage_share : Share c of bad dies detected. [-]
-
-    Returns
-    -------
-    share : Share that passes; Y / P of these dies are good. [-]
-    """
-    return np.asarray(1.0 - (1.0 - array(die_yield_share)) * array(test_coverage_share))
