@@ -17,7 +17,7 @@ from xlperf.base.arrays import Array, Numeric, array
 FIXED_WORDS: dict[str, set[str]] = {}
 
 OFTEN_INFINITE = {
-    "cost.tokens.break_even_load": "prices at random are below the cost of a full copy: no load pays for it"
+    "cost.tco.break_even_load": "prices at random are below the cost of a full copy: no load pays for it"
 }
 
 SOURCE = re.compile(r"Source: \S|References\n-")

@@ -25,14 +25,10 @@ _ONE_ROW = {(), (1,)}
 _ONE_FOR_ALL = (0,)
 _FEW_ROWS = 64
 _PER_ROW, _MOST_CODES = 8, 2**62
-_Value: TypeAlias = Any
-"""A float or an array; both round the operators of a kernel alike."""
-_SPAN = 4096
-"""Elements per pass of a kernel, so that intermediate values stay in the cache. [-]"""
-_FEW = 8
-"""Largest number of elements for which floats one by one are faster than arrays. [-]"""
-_ROUNDING = 1.5 * 2.0**52
-"""Adding and subtracting it rounds to the nearest whole number."""
+_Value: TypeAlias = Any  # A float or an array; both round the operators of a kernel alike
+_SPAN = 4096  # elements per pass of a kernel, so that intermediate values stay in the cache [-]
+_FEW = 8  # largest number of elements for which floats one by one are faster than arrays [-]
+_ROUNDING = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest whole number
 _MANTISSA_BITS = 52
 _ROOT_HALF, _ROOT_HALF_BITS = 0.7071067811865476, 0x3FE6A09E667F3BCD
 _PER_LN2 = 1.4426950408889634
@@ -49,12 +45,9 @@ _EXP = (
 """Coefficients of the polynomials, from the highest power."""
 _CBRT = (-0.1713872265, 0.7376565081, -1.2944948515, 1.7282241574)
 """Polynomial of r^(-1/3) for r in 0.909 to 1.1, the range of the seed's cube over its argument; error 1.5e-6."""
-_CBRT_SEED = 0x2A9F7893 << 32
-"""Two thirds of the bits of 1.0, shifted to balance the errors of the seed, 3.2 % at most."""
-_TINY = 2.0**-1022
-"""Smaller numbers have fewer digits and count as 0."""
-_LEAST, _LARGEST = -708.0, 709.0
-"""Range of exponents without overflow or lost digits. [-]"""
+_CBRT_SEED = 0x2A9F7893 << 32  # two thirds of the bits of 1.0, shifted to balance the errors of the seed, 3.2 % at most
+_TINY = 2.0**-1022  # smaller numbers have fewer digits and count as 0
+_LEAST, _LARGEST = -708.0, 709.0  # range of exponents without overflow or lost digits [-]
 _TENS = np.array([float(f"1e{digits}") for digits in range(-307, 309)])
 _EXPONENT_BITS = np.int64(0x7FF0000000000000)
 

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 MOST_FAULTS_SHOWN = 50
-_MOST_ALIKE = 3
-"""Most faults of one wording with a line each; more share a line. [-]"""
+_MOST_ALIKE = 3  # most faults of one wording with a line each; more share a line [-]
 
 
 class XlperfError(Exception):
     """Base of every error that xlperf raises on purpose."""
 
 
-Hint = Callable[[], str]
-"""Remedy in words, computed only for display: a search for similar names takes milliseconds."""
+Hint = Callable[[], str]  # remedy in words, computed only for display: a search for similar names takes milliseconds
 
 
 @dataclass(frozen=True, slots=True)

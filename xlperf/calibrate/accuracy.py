@@ -35,15 +35,13 @@ from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_
 from xlperf.measurements.kernels import KernelRows, Row, measurements, predicted_time
 from xlperf.measurements.published import POWER, Published, PublishedPlans
 
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Header and rows as text."""
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # header and rows as text
 _CROSS = (
     "rows", "quantity", "number", "configurations", "median error", "p90", "as a factor", "p90 as a factor", "bias",
     "by row: median", "by row: p90", "in the fit: median", "in the fit: p90", "in the 80 % band", "width of the band",
 )  # fmt: skip
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
-LONG = 50.0
-"""Products shorter than this are not counted: kernel launch dominates their time. [us]"""
+LONG = 50.0  # products shorter than this are not counted: kernel launch dominates their time [us]
 WIDER = {("matrix product over 50 us", "B200-SXM-180GB", "fp8"): 0.08}
 _OPERATIONS = {
     "gemm": ("matrix product over 50 us", 0.05),
@@ -248,14 +246,10 @@ _EXPECTED = (
 _SHORT = (
     "quantity", "models", "runs", "median error", "bias", "in the 80 % band", "width of the band", "few constants",
 )  # fmt: skip
-_ALONE = (FIRST_TOKEN, MEMORY)
-"""Quantities that the README shows for all models together."""
-_FEWEST = 10
-"""Least number of runs of a line of the table of groups. [-]"""
-_MOST = 16
-"""Largest number of lines of that table. [-]"""
-_SHOWN_RUNS = ("1", "10")
-"""Numbers of own runs of the table. [-]"""
+_ALONE = (FIRST_TOKEN, MEMORY)  # quantities that the README shows for all models together
+_FEWEST = 10  # least number of runs of a line of the table of groups [-]
+_MOST = 16  # largest number of lines of that table [-]
+_SHOWN_RUNS = ("1", "10")  # numbers of own runs of the table [-]
 _KINDS = {None: "all", False: "dense", True: "with experts"}
 
 

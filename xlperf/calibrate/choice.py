@@ -32,14 +32,10 @@ from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, pr
 from xlperf.measurements.inference import engine_of
 from xlperf.measurements.published import Published, published_rows
 
-SMALLEST_GROUP = 3
-"""Least number of alternatives in a group. [-]"""
-NEAR = 0.05
-"""Regret up to which a choice counts as right. [-]"""
-LIMIT_QUANTILES = (0.25, 0.5, 0.75)
-"""TPOT limits of a group of deployments: quantiles of its measured TPOT. [-]"""
-TOLERATED = 0.02
-"""Excess over a limit that counts as measurement noise. [-]"""
+SMALLEST_GROUP = 3  # least number of alternatives in a group [-]
+NEAR = 0.05  # regret up to which a choice counts as right [-]
+LIMIT_QUANTILES = (0.25, 0.5, 0.75)  # TPOT limits of a group of deployments: quantiles of its measured TPOT [-]
+TOLERATED = 0.02  # excess over a limit that counts as measurement noise [-]
 _SIZES = ((16.0, "up to 16"), (64.0, "17 to 64"), (math.inf, "above 64"))
 _MAPPING = ("source_id", "group", "software", "model", "gpu", "n_gpus", "gbs", "seq_len", "precision")
 _LOAD = ("source_id", "model", "gpu", "n_gpus", "concurrency", "isl", "osl", "precision", "mode")
@@ -246,20 +242,16 @@ def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
     return lines
 
 
-DIFFERENT = 0.1
-"""Least difference of two runs at which one of them counts as faster. [-]"""
+DIFFERENT = 0.1  # least difference of two runs at which one of them counts as faster [-]
 RATE, TOKEN = "throughput", "time per token"
 ENGINES, POOLS, REPEATS = "engines", "one pool or two", "nothing (a run repeated)"
 _FILE = "published_pairs.csv"
 _LENGTH, _OUTPUT, _IN_FLIGHT = 0.05, 0.1, 0.1
 """Largest relative differences of prompts, outputs and requests in flight per accelerator that count as equal. [-]"""
-_RELEASE = re.compile(r"-[0-9].*")
-"""Suffix of an engine's early release: two releases of an engine are no pair."""
-_COPY = 0.006
-"""Largest logarithm of a ratio of times of one run, printed with three digits and with more. [-]"""
+_RELEASE = re.compile(r"-[0-9].*")  # suffix of an engine's early release: two releases of an engine are no pair
+_COPY = 0.006  # largest logarithm of a ratio of times of one run, printed with three digits and with more [-]
 _DEGREES = ("tp", "pp", "ep", "dp_attn")
-_FEWEST = 10
-"""Least number of pairs of two engines for a separate line. [-]"""
+_FEWEST = 10  # least number of pairs of two engines for a separate line [-]
 _EVERY, _ALIKE, _NEW = "all", "each publisher once", "in no fit"
 _LAYERS = {"dense models": False, "models with experts": True}
 

@@ -150,12 +150,9 @@ def refitted_bands(published: Sequence[Published], catalog: Catalog, date: str) 
 # --- levels --------------------------------------------------------------------------------------------------------
 
 
-TOLERANCE = 0.006
-"""Largest relative change of a constant in any look-up. [-]"""
-NEAR = 0.15
-"""Logarithm of a constant over that of a more general level up to which a row may be weak. [-]"""
-MOST_MOVED = 0.005
-"""Largest change of the logarithm of a prediction without weak rows. [-]"""
+TOLERANCE = 0.006  # largest relative change of a constant in any look-up [-]
+NEAR = 0.15  # logarithm of a constant over that of a more general level up to which a row may be weak [-]
+MOST_MOVED = 0.005  # largest change of the logarithm of a prediction without weak rows [-]
 _UNKNOWN = "unknown"
 _WIDE = {"attention_backward": {"bf16", "tf32", "fp32"}}  # families that are looked up in these precisions alone
 _KEYS = ("family", "constant", "generation", "precision", "software")

@@ -45,8 +45,7 @@ from xlperf.measurements.kernels import (
     take_rows,
 )
 
-Key = tuple[str, str, str, str]
-"""Family, generation, precision and software."""
+Key = tuple[str, str, str, str]  # family, generation, precision and software
 Scalar = TypeVar("Scalar", float, Array)
 
 _STARTS = (1.0, 0.5, 1.5)
@@ -59,14 +58,12 @@ _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _USUAL_RATE = 0.8
 _REFERENCES = ("hopper", "blackwell", "ampere", "ada")
-_EARLY_BYTES = 2.0
-"""Bytes per conversion of an input to FP8: an early release over later releases. [-]"""
+_EARLY_BYTES = 2.0  # bytes per conversion of an input to FP8: an early release over later releases [-]
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
 _FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
 _FLASH_FAMILIES = ("attention", "attention_backward")
-_BOTH = ("compute_efficiency", "softmax_flop", "tile_time")
-"""Constants that runs of both passes of attention inform."""
+_BOTH = ("compute_efficiency", "softmax_flop", "tile_time")  # constants that runs of both passes of attention inform
 _SHARES = ("compute_efficiency", "memory_efficiency")
 _STARTING = ("launch_time", "step_factor", "bulk_factor")
 _INNER = (*_STARTING, "low_latency_efficiency", "bandwidth_efficiency", "group_penalty")

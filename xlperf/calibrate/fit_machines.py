@@ -35,7 +35,7 @@ from xlperf.calibrate.fitter import (
     solve,
     without_repeats,
 )
-from xlperf.calibrate.pooled_kernels import fit_machine_kernels
+from xlperf.calibrate.pooled_kernels import fit_machine_kernels, pooling_words
 from xlperf.calibrate.published_errors import (
     Errors,
     Measured,
@@ -63,8 +63,7 @@ from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import Published, PublishedPlans
 
 STACK, EXPERTS = "training_software", "experts"
-SLOWDOWN = STACK, "kernel_slowdown"
-"""Constant that unmeasured software needs beside the constants of all software."""
+SLOWDOWN = STACK, "kernel_slowdown"  # constant that unmeasured software needs beside the constants of all software
 _APART = ("nanotron*", "*-simumax")
 """Software excluded from the slowdown of unmeasured software: a sweep of good and bad mappings, in which the slowdown
 also absorbs network effects, and runs on one slow machine.
@@ -74,8 +73,7 @@ _TRIED = (1.0, 1.1, 1.25, 1.5, 2.0)
 _NEEDED = (
     "mean of what measured software needs beside the constants of all software, for software without one of its own"
 )
-_QUANTISED = ("fp8", "int8", "fp4", "int4")
-"""Storage precisions of expert weights below 16 bits."""
+_QUANTISED = ("fp8", "int8", "fp4", "int4")  # storage precisions of expert weights below 16 bits
 
 
 def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -354,19 +352,12 @@ def _sheet_rows(
         named = {names[row] for row in own.tolist()}
         fitted = " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text)
         error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[own])))))
-        value, notes = float(solution.values[at]), _remark(one, float(solution.values[at]))
+        value, (low, high) = float(solution.values[at]), one.bounds
+        reached = "nothing beyond the kernels shows" if value <= low else "all of it" if value >= high else ""
+        notes = pooling_words(one, reached)
         inside = rounded(value / factor(one.declared.unit))
         results.append(FittedConstant(*one.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes))
     return results
-
-
-def _remark(one: Parameter, value: float) -> str:
-    """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
-    words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
-    low, high = one.bounds
-    if value <= low or value >= high:
-        words += "; at its bound: " + ("nothing beyond the kernels shows" if value <= low else "all of it")
-    return words
 
 
 def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:

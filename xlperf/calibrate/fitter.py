@@ -29,20 +29,17 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 
-CAP = 0.7
-"""Cap of the loss: residual beyond which it is constant. [-]"""
+CAP = 0.7  # cap of the loss: residual beyond which it is constant [-]
 SPREADS = (0.2, 0.02)
 """Residuals at which the loss turns from quadratic to linear: first wide for a safe start, then narrow. [-]"""
 PULL = 0.01
 """Pooling weight: a parameter one usual size away from its parent costs as much as a row that is 1 % off. [-]"""
-FEWEST_ROWS = 8
-"""Least number of published rows for a separate parameter of a group. [-]"""
+FEWEST_ROWS = 8  # least number of published rows for a separate parameter of a group [-]
 _MOST_EVALUATIONS = 80
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
-_WORTH_A_CONSTANT = 1e-6
-"""Share of the cost that a constant must save to survive backward elimination. [-]"""
+_WORTH_A_CONSTANT = 1e-6  # share of the cost that a constant must save to survive backward elimination [-]
 
 
 @dataclass(frozen=True)

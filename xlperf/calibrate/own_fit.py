@@ -50,17 +50,12 @@ from xlperf.engine.learning import QUANTITIES as NAMES
 from xlperf.measurements.comparison import MEMORY, power_plans, power_records
 from xlperf.measurements.published import POWER, Published, PublishedPlans
 
-NUMBERS_OF_RUNS = (1, 3, 10)
-"""Numbers of rows of a source that serve as own runs. [-]"""
-DRAWS = 8
-"""Draws of several rows of a source. [-]"""
-MOST_ROWS = 24
-"""Largest number of rows of a source, spread evenly, that take part. [-]"""
-_IN_FIT = 12
-"""Largest number of rows of a source in a fit. [-]"""
+NUMBERS_OF_RUNS = (1, 3, 10)  # numbers of rows of a source that serve as own runs [-]
+DRAWS = 8  # draws of several rows of a source [-]
+MOST_ROWS = 24  # largest number of rows of a source, spread evenly, that take part [-]
+_IN_FIT = 12  # largest number of rows of a source in a fit [-]
 _SHARE = 0.8
-_FEWEST = 3
-"""Least number of sources that set the band after a number of runs. [-]"""
+_FEWEST = 3  # least number of sources that set the band after a number of runs [-]
 POWER_QUANTITY = "accelerator_power"
 
 
@@ -232,8 +227,7 @@ _OWN_BOUNDS = (
 )
 """Of the logarithms of variance, noise, freedom, chance and common variance (not over the variance)."""
 _SHARED_BOUNDS = (*((-6.0, 3.0),) * len(EFFECTS), *((0.0, 4.5),) * len(REACHES))
-_RIDGE = 1e-3
-"""Weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal. [-]"""
+_RIDGE = 1e-3  # weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal [-]
 _TURNS = 3
 
 

@@ -48,35 +48,24 @@ from xlperf.measurements.kernels import (
     take_rows,
 )
 
-Key = tuple[str, str]
-"""Precision and software. [-]"""
+Key = tuple[str, str]  # precision and software [-]
 Values = Mapping[Key, dict[str, Array]]
 
 _COMMON = (
-    "compute_efficiency",
-    "wave_time",
-    "cache_share",
-    "energy_per_flop",
-    "boost_time",
-    "memory_efficiency",
-    "serial_share",
-    "launch_time",
-)
+    "compute_efficiency wave_time cache_share energy_per_flop boost_time memory_efficiency serial_share launch_time"
+).split()
 _NARROW = ("energy_per_flop", "launch_time", "input_traffic")
 _USUAL_ENERGY = 2.4 * REFERENCE_ENERGY
 """Start value of the fit: energy of a GEMM operation at 5 nm with random operands. [J/FLOP]"""
-_PER_HALVING = 0.6
-"""Start value of the fit: energy ratio of an operation at half the bits. [-]"""
+_PER_HALVING = 0.6  # start value of the fit: energy ratio of an operation at half the bits [-]
 _PULL = 0.3
 _EVERY = 3
 _FIXED = {"compute_efficiency": 0.93, "boost_time": 1e-4}
 _STEP = 1e-6
-_TILES = "calibrate/library_tiles.csv"
-"""Tile sets of libraries that differ from the default, and the source."""
+_TILES = "calibrate/library_tiles.csv"  # tile sets of libraries that differ from the default, and the source
 _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
 """Generations with sweeps of shapes in libraries that their vendor tuned. [-]"""
-_ODD = {("ada", FP8_BLOCK)}
-"""Generations and precisions whose library reaches less than half of the usual rate. [-]"""
+_ODD = {("ada", FP8_BLOCK)}  # generations and precisions whose library reaches less than half of the usual rate [-]
 
 
 def tiles_of(generation: str, precision: str, software: str) -> dict[str, float]:
@@ -305,12 +294,10 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
 
 POOLED_SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _TABLE = "calibrate/machine_kernels.csv"
-_OF_LINES = 0.3
-"""Pooling weight of a line towards any machine, over the weight of a generation towards its line. [-]"""
+_OF_LINES = 0.3  # pooling weight of a line towards any machine, over the weight of a generation towards its line [-]
 _LONG_PRODUCTS = 200.0
 _HALF = "pulled half the way to what long products reach on machines that were measured"
-_WIDE_STEP = 3e-2
-"""Finite-difference step: wide enough to smooth over the kinks of wave quantisation. [-]"""
+_WIDE_STEP = 3e-2  # finite-difference step: wide enough to smooth over the kinks of wave quantisation [-]
 _POWER, _RATE = "energy_per_flop", ("gemm", "compute_efficiency")
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
 _AT_MOST = {
@@ -325,8 +312,7 @@ _AT_MOST = {
 _VARIED = {"energy_per_flop": (1.0, 0.3, 0.05), "launch_time": (1.0, 10.0, 100.0)}
 _LAUNCH_SHARE = 0.25
 _LARGE = 16.0
-_FEW = 20
-"""Groups with fewer rows hold none out."""
+_FEW = 20  # groups with fewer rows hold none out
 _CROWDING = 0.5
 """Exponent of the crowding weight: a source of n rows weighs as much as the root of n, which limits long tables. [-]"""
 
@@ -479,16 +465,15 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
         errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
         number, inside = int((own & ~held).sum()), rounded(value / factor(one.declared.unit))
         about = (f"{sources}: {number} of {int(own.sum())} rows", number, rounded(float(np.median(errors))), date)
-        result.append(FittedConstant(*one.key, inside, *about, POOLED_SOURCE, notes=_remark(one, value)))
+        reached = _AT_MOST.get(one.constant, "") if value >= 0.999 * one.bounds[1] else ""
+        result.append(FittedConstant(*one.key, inside, *about, POOLED_SOURCE, notes=pooling_words(one, reached)))
     return result
 
 
-def _remark(one: Parameter, value: float) -> str:
-    """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
+def pooling_words(one: Parameter, reached: str) -> str:
+    """Note on a constant: the pooling target, and the meaning of a bound if it ``reached`` one."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
-    if one.constant in _AT_MOST and value >= 0.999 * one.bounds[1]:
-        words += f"; at its bound: {_AT_MOST[one.constant]}"
-    return words
+    return f"{words}; at its bound: {reached}" if reached else words
 
 
 def _unlimited(family: str, lines: Collection[str], words: str, date: str) -> list[FittedConstant]:

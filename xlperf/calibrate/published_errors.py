@@ -49,8 +49,7 @@ NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
 set of constants for all accelerators, and constants of software must not absorb their errors.
 """
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
-WEIGHT_OF_FIRST = 0.5
-"""Weight of a time to first token relative to a time per token. [-]"""
+WEIGHT_OF_FIRST = 0.5  # weight of a time to first token relative to a time per token [-]
 RESULTS = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
 """Result of a quantity."""
 
@@ -379,8 +378,7 @@ def stored_precision(plans: PublishedPlans) -> list[str]:
     return [shared_precision(str(name)) for name in plans.plans.filled("precision").tolist()]
 
 
-_BUILT_ON = {"nim": "tensorrt-llm"}
-"""Servers that are built on an engine."""
+_BUILT_ON = {"nim": "tensorrt-llm"}  # servers that are built on an engine
 
 
 @dataclass(frozen=True)

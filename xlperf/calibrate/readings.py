@@ -189,14 +189,11 @@ def with_bands(catalog: Catalog, values: dict[str, float]) -> Catalog:
     return and_constants(catalog, [FittedConstant("band", ANY, ANY, ANY, *each) for each in values.items()])
 
 
-SHARE = 0.8
-"""Nominal coverage of a band. [-]"""
-FOLDS = 10
-"""Number of parts of the publishers that are left out one by one. [-]"""
+SHARE = 0.8  # nominal coverage of a band [-]
+FOLDS = 10  # number of parts of the publishers that are left out one by one [-]
 PARTS = ("", "_source", "_far", "_mixture")
 BAND_SOURCE = "first predictions of the sheets training and inference in validation.xlsx"
-_RIDGE = 1e-4
-"""Weight of the squared logarithm of a constant over its declared default, where few values tell it. [-]"""
+_RIDGE = 1e-4  # weight of the squared logarithm of a constant over its declared default, where few values tell it [-]
 
 
 def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:
@@ -258,8 +255,7 @@ def _fitted_band(readings: Readings, name: str) -> Array:
 
 _FEWEST_SOURCES = 2
 """Least number of sources that set a constant of a generation; one with fewer takes that of all machines. [-]"""
-Key = tuple[str, str, bool]
-"""Quantity, generation of machines ("" for all) and whether the model has experts."""
+Key = tuple[str, str, bool]  # quantity, generation of machines ("" for all) and whether the model has experts
 
 
 def ideal_shares(plans: PublishedPlans, results: Table) -> dict[str, Array]:

@@ -33,20 +33,9 @@ from xlperf.explore.search import evaluate_resolved
 from xlperf.measurements.comparison import Record, compare, power_records, predicted
 from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows
 
-CSV_COLUMNS = (
-    "row_id",
-    "source_id",
-    "group",
-    "accelerator",
-    "metric",
-    "measured",
-    "predicted",
-    "relative_error",
-    "reason",
-)
+CSV_COLUMNS = tuple("row_id source_id group accelerator metric measured predicted relative_error reason".split())
 STATISTICS = ("count", "coverage", "mean", "median", "p90", "max", "in_band")
-TOLERANCE = 0.01
-"""Largest relative difference of a computed parameter count from the stated one. [-]"""
+TOLERANCE = 0.01  # largest relative difference of a computed parameter count from the stated one [-]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import replicas_of
 
-ENGINE = str(table_schema("inference").by_name["software"].default)
-"""Serving engine for the comparison of accelerators."""
+ENGINE = str(table_schema("inference").by_name["software"].default)  # serving engine for the comparison of accelerators
 BEST = 2  # mappings per accelerator that the search refines [-]
 _COARSE = CHUNKS[:2]  # prefill token budgets of the first round [-]
 

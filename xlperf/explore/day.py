@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, total
+from xlperf.base.arrays import Array, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import HOUR, MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import COUNT, LOAD, Demand, Fleet, with_columns
@@ -19,16 +18,14 @@ from xlperf.explore.money import hours_of, serving, sized
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import serve_answer, serving_ways
-from xlperf.explore.train import SEARCHED, best_mapping
+from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
 
-HOURS = "hours"
-"""Table by hour beside an answer."""
+HOURS = "hours"  # table by hour beside an answer
 DAY = 24
 _SERVED = ("model", "accelerator", "prompt_length", "output_length", "speed_per_user", "ttft_target", "software",
            "hour_price")  # fmt: skip
 """Entries that the form Serve has too."""
-_MOST_UNITS = 256
-"""Most units of training accelerators; larger fleets train in larger units. [-]"""
+_MOST_UNITS = 256  # most units of training accelerators; larger fleets train in larger units [-]
 
 
 class Trained(NamedTuple):
@@ -182,9 +179,7 @@ def _training(form: Table, most: float, catalog: Catalog) -> Trained | None:
         return None
     columns: dict[str, Any] = {"model": form.text("training_model"), "accelerator": form.text("accelerator")}
     columns |= {name: form.filled(name) for name in ("sequence_length", "global_batch_size", "precision")}
-    known = table_schema("training").by_name
-    columns |= {name: "" if known[name].is_text else np.nan for name in SEARCHED} | {COUNT: most}
-    plan = one_plan("training", columns, SEARCHED, form)
+    plan = one_plan("training", columns | {COUNT: most}, SEARCHED, form)
     server = float(server_sizes(plan, catalog)[0][0])
     unit = form.stated("training_unit")
     start = unit if unit == unit else server
@@ -199,14 +194,10 @@ def _training(form: Table, most: float, catalog: Catalog) -> Trained | None:
     numbers = np.arange(1.0, np.floor(most / start) + 1.0)
     plans = stacked([mapping] * len(numbers))
     ranks = np.prod([mapping.filled(name)[0] for name in ("tensor_parallel", "pipeline_parallel", "context_parallel")])
-    replicas, micro = numbers * start / ranks, plans.filled("micro_batch_size")
     batch = form.value("global_batch_size")
-    micro = np.minimum(micro, np.maximum(np.floor(batch / replicas), 1.0))
-    whole = ceil_div(batch, micro * replicas) * micro * replicas
-    results = evaluate(
-        with_columns(plans, num_accelerators=numbers * start, micro_batch_size=micro, global_batch_size=whole), catalog
-    )
-    useful = np.nan_to_num(results.number("tokens_per_second") * batch / whole)
+    plans = in_whole_batches(with_columns(plans, num_accelerators=numbers * start), numbers * start / ranks, batch)
+    results = evaluate(plans, catalog)
+    useful = np.nan_to_num(results.number("tokens_per_second") * batch / plans.number("global_batch_size"))
     power = np.nan_to_num(results.number("grid_power"))
     return Trained(start, np.concatenate([[0.0], useful]), np.concatenate([[0.0], power]), mapping)
 

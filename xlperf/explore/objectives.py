@@ -496,11 +496,11 @@ def no_answer(reason: str) -> Answer:
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
-    """A plan of one row from values or columns, with ``auto`` in the ``searched`` columns that are blank."""
+    """A plan of one row from values or columns, with ``auto`` in ``searched`` columns that are blank or missing."""
     given: dict[str, np.ndarray] = {}
     for name, declared in table_schema(kind).by_name.items():
-        if name in columns:
-            value = columns[name]
+        if name in columns or name in searched:
+            value = columns.get(name, "" if declared.is_text else np.nan)
             given[name] = value if isinstance(value, np.ndarray) else declared.array([value])
     blank = {name: given[name] == "" if given[name].dtype == object else np.isnan(given[name]) for name in searched}
     return Table(kind, given, form.place, {name: np.asarray(mask) for name, mask in blank.items() if mask[0]})

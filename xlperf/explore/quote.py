@@ -17,7 +17,6 @@ from xlperf.base.arrays import Array, known_or
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
@@ -304,12 +303,10 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     word = form.word("precision")
     batch, length = form.stated("global_batch_size"), form.value("sequence_length")
     batch = batch if batch == batch else max(round(_BATCH_TOKENS / length), 1)
-    types = table_schema("training").by_name
-    columns: dict[str, Any] = {name: "" if types[name].is_text else np.nan for name in SEARCHED}
-    columns |= {name: form[name] for name in ("model", "accelerator")} | {"global_batch_size": batch}
+    columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator")} | {"global_batch_size": batch}
     columns |= {"sequence_length": length, "num_accelerators": form.filled("num_accelerators")}
     plan = one_plan("training", columns, SEARCHED, form)
-    plans = [plan.with_columns({"precision": types["precision"].array([one])}) for one in _TRAINED.get(word, (word,))]
+    plans = [with_columns(plan, precision=one) for one in _TRAINED.get(word, (word,))]
     searches = [best_mapping(one.in_order(), catalog) for one in plans]
     good = [one for one in searches if one.kind == GOOD]
     if not good:
@@ -341,7 +338,7 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     columns |= {name: form[name] for name in ("model", "accelerator")}
     columns |= {"mode": "continuous", "concurrency": load, "pipeline_parallel": 1.0}
     degrees = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
-    plan = one_plan("inference", columns | dict.fromkeys(degrees, np.nan), (*degrees, "concurrency"), form)
+    plan = one_plan("inference", columns, (*degrees, "concurrency"), form)
     count = plan.stated("num_accelerators")
     share = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": count}
     searched = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")

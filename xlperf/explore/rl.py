@@ -15,7 +15,6 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, divide, log2, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
@@ -30,23 +29,18 @@ from xlperf.explore.fleet_plans import COUNT, with_columns
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.train import SEARCHED, best_mapping
+from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
 
-SPLITS = "splits"
-"""Table of splits beside an answer."""
+SPLITS = "splits"  # table of splits beside an answer
 SYNCHRONOUS, ASYNCHRONOUS = "synchronous", "asynchronous"
 TRAINER = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 """Degrees of the trainer. Those that a form states are fixed."""
-_DEGREES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Tensor-parallel degrees of an engine that are tried. [-]"""
-_LIVE = 2.0 ** np.arange(11.0)
-"""Rollouts of an engine at which the time of a token is evaluated. [-]"""
+_DEGREES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # tensor-parallel degrees of an engine that are tried [-]
+_LIVE = 2.0 ** np.arange(11.0)  # rollouts of an engine at which the time of a token is evaluated [-]
 _CONTEXTS, _POINTS, _PARTS = 4, 400, 8
 """Contexts of those evaluations, points of a rollout's time, and parts of the accelerators that splits try first."""
-_TILE = 64.0
-"""Tokens to which a packed sequence is rounded. [-]"""
-_MAPPINGS = 8
-"""Mappings of the trainer that every split tries. [-]"""
+_TILE = 64.0  # tokens to which a packed sequence is rounded [-]
+_MAPPINGS = 8  # mappings of the trainer that every split tries [-]
 
 
 class Lengths(NamedTuple):
@@ -229,11 +223,7 @@ def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
     batch = form.stated("train_batch")
     sequence = float(ceil_div(form.value("prompt_length") + lengths.mean, _TILE)) * _TILE
     columns: dict[str, Any] = {name: form.text(name) for name in ("model", "accelerator")}
-    known = table_schema("training").by_name
-    columns |= {name: "" if known[name].is_text else np.nan for name in SEARCHED} | {
-        name: form.number(name) for name in TRAINER
-    }
-    columns["precision"] = form.filled("precision")
+    columns |= {name: form.number(name) for name in TRAINER} | {"precision": form.filled("precision")}
     columns |= {COUNT: count, "sequence_length": sequence}
     columns["global_batch_size"] = min(batch, samples) if batch == batch else samples
     given = form.number("hour_price")
@@ -257,11 +247,9 @@ def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> T
         return None
     plans = searched.plans.take(np.arange(min(len(searched.plans), _MAPPINGS)))
     replicas = count / np.prod([plans.filled(name) for name in TRAINER[:3]], axis=0)
-    micro = np.minimum(plans.filled("micro_batch_size"), np.maximum(np.floor(batch / replicas), 1.0))
-    whole = ceil_div(batch, micro * replicas) * micro * replicas
-    plans = with_columns(plans, micro_batch_size=micro, global_batch_size=whole)
+    plans = in_whole_batches(plans, replicas, batch)
     results = evaluate(plans, catalog)
-    per_token = results.number("step_time") / (whole * plans.number("sequence_length"))
+    per_token = results.number("step_time") / (plans.number("global_batch_size") * plans.number("sequence_length"))
     per_token = np.where(results["fits"] == 1.0, per_token, np.inf)
     best = int(np.argmin(per_token))
     if not np.isfinite(per_token[best]):

@@ -15,7 +15,8 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import PLAN_TABLES, shown_columns
-from xlperf.catalog.table import Table, place_of_row
+from xlperf.catalog.table import Table, nowhere, place_of_row
+from xlperf.catalog.table import stacked as rows_below
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
 from xlperf.explore.candidates import (
@@ -415,13 +416,8 @@ def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: boo
 
 
 def stacked(tables: Sequence[Table]) -> Table:
-    """Tables of one kind below each other, with columns in the order of the schema and blank where a table has none."""
-    columns = {}
-    for column in tables[0].schema.columns:
-        if any(column.name in table for table in tables):
-            read = Table.text if column.is_text else Table.number
-            columns[column.name] = np.concatenate([read(table, column.name) for table in tables])
-    return Table(tables[0].kind, columns)
+    """Tables of one kind below each other, without their places."""
+    return replace(rows_below(tables), place=nowhere)
 
 
 class Resolved(NamedTuple):

@@ -102,8 +102,7 @@ class PartialPlan(PlanColumns):
 
     blanks: ClassVar[Mapping[str, Callable[..., Array | float]]] = {}
     """Defaults that follow from other columns and from the longest sequence of the model."""
-    open: ClassVar[frozenset[str]] = frozenset()
-    """Columns that are chosen after the columns of the space."""
+    open: ClassVar[frozenset[str]] = frozenset()  # columns that are chosen after the columns of the space
     _space: Space
     _rows: np.ndarray | None
     _chosen: Mapping[str, np.ndarray]

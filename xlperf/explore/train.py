@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, added
+from xlperf.base.arrays import Array, added, ceil_div
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY, HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
@@ -91,6 +91,13 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
 def _least_sharding(plan: Table) -> float:
     """Lowest ZeRO stage that the software starts and that shards the optimizer."""
     return 2.0 if stacks_of(plan) == ("torchtitan",) else 1.0
+
+
+def in_whole_batches(plans: Table, replicas: Array, batch: float) -> Table:
+    """Training plans whose global batch is the next one that their replicas share in whole micro-batches."""
+    micro = np.minimum(plans.filled("micro_batch_size"), np.maximum(np.floor(batch / replicas), 1.0))
+    whole = ceil_div(batch, micro * replicas) * micro * replicas
+    return with_columns(plans, micro_batch_size=micro, global_batch_size=whole)
 
 
 def best_mapping(plan: Table, catalog: Catalog) -> Search:

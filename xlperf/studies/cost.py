@@ -208,8 +208,7 @@ def _savings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) ->
     return savings
 
 
-_WORTHWHILE = 5.0
-"""Saving of the cost of compute from which on dividing a die is advised. [%]"""
+_WORTHWHILE = 5.0  # saving of the cost of compute from which on dividing a die is advised [%]
 
 
 def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dict[str, str]:

@@ -22,7 +22,7 @@ from xlperf.catalog.cells import shown as cell_words
 from xlperf.catalog.check import name_faults
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import Column, table_schema, unit_of
-from xlperf.catalog.table import Table, column_letters
+from xlperf.catalog.table import Table, column_letters, stacked
 from xlperf.catalog.xlsx import Cells, Workbook
 from xlperf.engine.software import peak_names
 
@@ -239,8 +239,7 @@ def setting_text(value: SettingValue) -> float | str:
     return value
 
 
-NAMES = tuple(line["study"] for line in _lines("studies"))
-"""Names of the studies."""
+NAMES = tuple(line["study"] for line in _lines("studies"))  # names of the studies
 
 
 @cache
@@ -426,8 +425,7 @@ def figures(value: float) -> str:
     return f"{value:,.{max(2 - math.floor(math.log10(abs(value))), 0)}f}"
 
 
-IN_SHORT = "In short"
-"""Tag of the finding that answers the question of a study: two sentences with numbers."""
+IN_SHORT = "In short"  # tag of the finding that answers the question of a study: two sentences with numbers
 
 
 def in_short(*sentences: str, tone: str = "good") -> Finding:
@@ -489,8 +487,8 @@ def read_inputs(
 
 def _whole(table: Table) -> Table:
     """A table with every column of its schema, blank if the source lacks it."""
-    columns = {column.name: _filled(table, column.name, column.is_text) for column in table.schema.columns}
-    return replace(table, columns=columns)
+    read = {True: table.text, False: table.number}
+    return replace(table, columns={column.name: read[column.is_text](column.name) for column in table.schema.columns})
 
 
 def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
@@ -502,25 +500,8 @@ def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
 def _joined(old: Table, new: Table) -> Table:
     key = old.schema.key.name
     named = {str(name).casefold() for name in new.text(key)}
-    keep = np.array([str(name).casefold() not in named for name in old.text(key)], dtype=bool)
-    remaining = old.take(np.flatnonzero(keep))
-    columns: dict[str, np.ndarray] = {}
-    for column in old.schema.columns:
-        if column.name in old or column.name in new:
-            both = [_filled(table, column.name, column.is_text) for table in (remaining, new)]
-            columns[column.name] = np.concatenate(both)
-    size = len(remaining)
-
-    def place(row: int, column: str) -> str:
-        return remaining.place(row, column) if row < size else new.place(row - size, column)
-
-    return Table(old.kind, columns, place)
-
-
-def _filled(table: Table, column: str, is_text: bool) -> np.ndarray:
-    if column in table:
-        return table[column]
-    return np.full(len(table), "", dtype=object) if is_text else np.full(len(table), np.nan)
+    kept = [row for row, name in enumerate(old.text(key)) if str(name).casefold() not in named]
+    return stacked([old.take(kept), new])
 
 
 def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:

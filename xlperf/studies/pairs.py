@@ -34,8 +34,7 @@ from xlperf.studies.outcome import (
 
 _WORK = {"inference": "serving", "training": "training"}
 _AGAINST = " against "
-_PROBE = 10_000.0
-"""Purchase price in place of a blank one; the break-even price does not depend on it. [USD]"""
+_PROBE = 10_000.0  # purchase price in place of a blank one; the break-even price does not depend on it [USD]
 _VARIED = {
     "energy price": ("energy_prices", "energy_price", "USD/kWh"),
     "years": ("years", "life", "year"),

@@ -30,8 +30,7 @@ from xlperf.studies.outcome import (
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 """Cores of the area that cores and cache have together. [-]"""
-EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-"""Perimeter for memory. [-]"""
+EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # perimeter for memory [-]
 Timed = Callable[[Catalog, Sequence[str]], np.ndarray]
 _LOSSES = ("longer_with_most_cache", "longer_with_least_cache", "longer_with_least_memory_edge",
            "longer_with_most_memory_edge")  # fmt: skip
@@ -144,10 +143,8 @@ def _chosen(
     return Shares(sheet_of("shares", columns), [result], catalog, names, inner)
 
 
-MORE = 0.05
-"""How much more of each thing a device gets. [-]"""
-_STILL = 0.005
-"""Gain below which a thing is said to buy nothing. [-]"""
+MORE = 0.05  # how much more of each thing a device gets [-]
+_STILL = 0.005  # gain below which a thing is said to buy nothing [-]
 _THINGS = {
     "die area": "die_area", "power": "power_budget", "memory edge": "memory_shoreline_share",
     "link edge": "link_shoreline_share", "cache": "cache_share",

@@ -11,8 +11,7 @@ from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div, divide,
 from xlperf.equations.cost import dies
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
-ORGANIC = ("soc", "organic")
-"""Structures whose substrate is the carrier."""
+ORGANIC = ("soc", "organic")  # structures whose substrate is the carrier
 STACKED = "hybrid-bonding"
 CHIPS_FIRST = "fan-out-first"
 

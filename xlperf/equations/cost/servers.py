@@ -126,8 +126,7 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
     }
 
 
-Words: TypeAlias = "str | np.ndarray"
-"""One word for all rows, or one per row."""
+Words: TypeAlias = "str | np.ndarray"  # one word for all rows, or one per row
 _WITHOUT_SWITCHES = ("ring", "torus", "mesh", "fully-connected")
 _MOST_LEVELS = 8  # of the smallest switches: more than any data centre has
 

@@ -21,12 +21,9 @@ from xlperf.equations.hardware.roofline import (
     transfer_time,
 )
 
-QUERY_TILE = 128.0
-"""Queries of the largest tile of flash attention; a smaller tile starts more often. [-]"""
-KEY_BLOCK = 32.0
-"""Keys, and as many values, of one stage of flash attention. [-]"""
-_EXPONENTIAL_SHARE = 2.0 / 3.0
-"""Share of the softmax time spent in exponentials, at the usual exponential rate. [-]"""
+QUERY_TILE = 128.0  # queries of the largest tile of flash attention; a smaller tile starts more often [-]
+KEY_BLOCK = 32.0  # keys, and as many values, of one stage of flash attention [-]
+_EXPONENTIAL_SHARE = 2.0 / 3.0  # share of the softmax time spent in exponentials, at the usual exponential rate [-]
 _USUAL_EXPONENTIALS = 1.0 / 16.0
 """Exponentials over FP32 operations of the vector units: 16 and 256 a multiprocessor and clock. [-]"""
 

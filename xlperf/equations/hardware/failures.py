@@ -134,8 +134,7 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
     return np.asarray(np.where(unknown, np.nan, np.minimum(result, 1.0)))
 
 
-_LARGE = 2.0**800
-"""Size of a term from which powers are scaled. [-]"""
+_LARGE = 2.0**800  # size of a term from which powers are scaled [-]
 
 
 class WideDomain(NamedTuple):

@@ -22,8 +22,7 @@ from xlperf.equations.hardware.roofline import (
     transfer_time,
 )
 
-LEAST_SIDE = 64.0
-"""Smallest number of whole rows or columns that stay in the cache: the side of a small tile. [-]"""
+LEAST_SIDE = 64.0  # smallest number of whole rows or columns that stay in the cache: the side of a small tile [-]
 _LARGE_TILES = [(512.0, 256.0, 1.0), (256.0, 256.0, 1.0), (256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 1.0),
                 (128.0, 64.0, 1.0), (64.0, 64.0, 1.0), (128.0, 64.0, 4.0)]  # fmt: skip
 _NARROW_TILES = [(32.0, 128.0, 1.0), (16.0, 128.0, 1.0), (16.0, 128.0, 4.0)]
@@ -34,22 +33,16 @@ TILES = {
 """Tiles of libraries: rows, columns, splits of the depth, on an axis before the rows of plans; the first two need more
 shared memory than any accelerator has today. [-]"""
 _FREE_TILES = np.array([(rows, columns, 1.0) for rows in (64.0, 128.0) for columns in np.arange(48.0, 177.0, 16.0)]).T
-FREE_TILES = _FREE_TILES[:, :, None, None]
-"""Tiles of libraries with any multiple of 16 columns, as :data:`TILES`. [-]"""
-USUAL_SHARED_MEMORY = 98304.0
-"""Shared memory if none is stated: room for the tiles that every library has. [B]"""
-SUM_WIDTH = 2.0
-"""Size of a partial sum, FP32, over the size of an output, 16 bits. [-]"""
+FREE_TILES = _FREE_TILES[:, :, None, None]  # tiles of libraries with any multiple of 16 columns, as :data:`TILES` [-]
+USUAL_SHARED_MEMORY = 98304.0  # shared memory if none is stated: room for the tiles that every library has [B]
+SUM_WIDTH = 2.0  # size of a partial sum, FP32, over the size of an output, 16 bits [-]
 INSTRUCTION_ROWS = 8.0
 """Rows of the shortest matrix instruction with swapped operands; fewer rows are padded to it. [-]"""
-FEW_ROWS = 16.0
-"""Largest number of rows with kernels for a matrix times few vectors. [-]"""
+FEW_ROWS = 16.0  # largest number of rows with kernels for a matrix times few vectors [-]
 SLOWEST_STREAM = 3.0
 """Longest time of a product of few rows over its memory time: split-K lets enough multiprocessors read. [-]"""
-MOST_SPLITS = TILES["serving"][2].max()
-"""Most splits of the depth, each with its own start. [-]"""
-_MANY = 2048
-"""Number of products from which tiles are tried one by one, to stay in the processor's cache. [-]"""
+MOST_SPLITS = TILES["serving"][2].max()  # most splits of the depth, each with its own start [-]
+_MANY = 2048  # number of products from which tiles are tried one by one, to stay in the processor's cache [-]
 
 
 def _tile_memory(

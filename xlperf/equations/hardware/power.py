@@ -19,8 +19,7 @@ PRODUCT_ENERGY = 0.95 * factor("pJ/FLOP")
 """Energy of a 16-bit operation of a product of random operands at 5 nm and its nominal clock. [J/FLOP]"""
 
 _TILE = (256.0, 128.0)
-_USUAL_CACHE = 50.0 * 2.0**20
-"""Last-level cache of the machines with measured energy. [B]"""
+_USUAL_CACHE = 50.0 * 2.0**20  # last-level cache of the machines with measured energy [B]
 
 
 class PowerLimits(NamedTuple):

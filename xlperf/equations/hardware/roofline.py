@@ -15,17 +15,13 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, cbrt, known_or, side_by_side
 from xlperf.base.units import factor
 
-STATIC_SHARE = 0.13
-"""Leakage and idle clocks as a share of the power limit, if no static power is stated. [-]"""
+STATIC_SHARE = 0.13  # leakage and idle clocks as a share of the power limit, if no static power is stated [-]
 ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
 """Share of the remaining power for the matrix units in a long product; memory, caches and links draw the remainder."""
 _LEAST_SHARE = 0.05
-STAGES = 2.0
-"""Stages of a software pipeline: a multiprocessor computes one and loads the next. [-]"""
-CACHE_SHARE = 0.5
-"""Share of the last-level cache that holds data for reuse. [-]"""
-MEMORY_ENERGY = 4.2 * factor("pJ/bit")
-"""Energy of a byte of HBM3 in the sheet memories. [J/B]"""
+STAGES = 2.0  # stages of a software pipeline: a multiprocessor computes one and loads the next [-]
+CACHE_SHARE = 0.5  # share of the last-level cache that holds data for reuse [-]
+MEMORY_ENERGY = 4.2 * factor("pJ/bit")  # energy of a byte of HBM3 in the sheet memories [J/B]
 _infinite, _unknown = (lambda: np.full((1, 1), np.inf)), (lambda: np.full((1, 1), np.nan))
 WITHOUT_LAUNCH = ("gemm", "attention", "attention_backward", "attention_decode", "vector")
 

@@ -316,8 +316,7 @@ MTP = Block("mtp", (
 ))
 HEAD = Block("head", (Operator("logits", lambda m, s: s.split(m.vocab_size), _hidden, rows="sampled"),), WIDE)
 # fmt: on
-FEED_FORWARD = (MLP, EXPERTS, SHARED_EXPERT)
-"""Blocks that an expert pool computes; the attention pool has all others."""
+FEED_FORWARD = (MLP, EXPERTS, SHARED_EXPERT)  # blocks that an expert pool computes; the attention pool has all others
 
 
 @cache

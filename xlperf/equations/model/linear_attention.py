@@ -18,8 +18,7 @@ from xlperf.equations.hardware.roofline import WIDE
 from xlperf.equations.model.blocks import LINEAR, Block, Operator, Shape, Shard
 from xlperf.equations.model.model import Model
 
-CHUNK = 64.0
-"""Tokens of a chunk in the published kernels (flash-linear-attention, which vLLM and SGLang carry)."""
+CHUNK = 64.0  # tokens of a chunk in the published kernels (flash-linear-attention, which vLLM and SGLang carry)
 STATE_SPACE_CHUNK = 128.0
 """Tokens of a chunk of Mamba-2 (chunk_size in the configurations of Nemotron-H and Nemotron 3)."""
 
@@ -450,8 +449,7 @@ SHORT_CONVOLUTION = LinearKind(  # LFM2, arXiv:2511.23404: a gated convolution a
     _value_channels, lambda s: s.model.linear_convolution * s.linear_values, lambda *_: None, stateful=False,
 )
 # fmt: on
-KINDS = (ORIGINAL, MAMBA_1, KIMI_DELTA, LIGHTNING, RWKV_7, SHORT_CONVOLUTION)
-"""Kinds by ``linear_kind`` of a model."""
+KINDS = (ORIGINAL, MAMBA_1, KIMI_DELTA, LIGHTNING, RWKV_7, SHORT_CONVOLUTION)  # kinds by ``linear_kind`` of a model
 
 
 def linear_of(model: Model, formula: Callable[[LinearKind], Array]) -> Array:

@@ -209,8 +209,7 @@ def linear_share(model: Model) -> Array:
 
 _MIDDLE_OF_LARGEST = 0.5264
 """Probability below the mean of the largest of some normal deviates, to the power of their number. [-]"""
-_LAMBDA, _LAMBDA_SCALE = 0.14, 4.91
-"""Tukey's lambda distribution that is nearest to the normal one. [-]"""
+_LAMBDA, _LAMBDA_SCALE = 0.14, 4.91  # Tukey's lambda distribution that is nearest to the normal one [-]
 _ALL, _NONE = np.asarray(1.0), np.asarray(0.0)
 
 
@@ -223,8 +222,7 @@ class Popularity(NamedTuple):
     hot_share: Array = _NONE  # share of the visits of every token that goes to the same few experts [-]
 
 
-EVEN = Popularity()
-"""Every expert is as likely as any other."""
+EVEN = Popularity()  # every expert is as likely as any other
 
 
 def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:

@@ -224,14 +224,10 @@ TRAINING_DIMENSIONS = (
 AXES = tuple(dict.fromkeys(each.axis for each in TRAINING_DIMENSIONS))
 MESSAGE_PARTS = tuple(dict.fromkeys(each.time for each in sorted(TRAINING_DIMENSIONS, key=lambda d: d.axis == "dp")))
 """Results with exposed communication, the reduction of gradients last."""
-RANKS = degrees(TRAINING_DIMENSIONS, DENSE)
-"""Dimensions whose product is the number of accelerators of a training plan."""
-REPLICAS = tuple(each for each in RANKS if "weights" not in each.shards)
-"""Dimensions whose ranks hold the same weights."""
-SEQUENCE = tuple(each for each in RANKS if "tokens" in each.shards)
-"""Dimensions that split the tokens of a micro-batch."""
-STAGE = tuple(each for each in RANKS if each.axis != "pp")
-"""Dimensions of the ranks of a pipeline stage."""
+RANKS = degrees(TRAINING_DIMENSIONS, DENSE)  # dimensions whose product is the number of accelerators of a training plan
+REPLICAS = tuple(each for each in RANKS if "weights" not in each.shards)  # dimensions whose ranks hold the same weights
+SEQUENCE = tuple(each for each in RANKS if "tokens" in each.shards)  # dimensions that split the tokens of a micro-batch
+STAGE = tuple(each for each in RANKS if each.axis != "pp")  # dimensions of the ranks of a pipeline stage
 EXPERT_STAGE = tuple(each for each in degrees(TRAINING_DIMENSIONS, EXPERTS) if each.axis != "pp")
 """Dimensions that split the experts of a pipeline stage."""
 
@@ -338,7 +334,6 @@ SERVING_DIMENSIONS = (
 )
 # fmt: on
 """Of inference plans, in the order of the search."""
-REPLICA = degrees(SERVING_DIMENSIONS, DENSE)
-"""Dimensions whose product is the ranks of a serving replica."""
+REPLICA = degrees(SERVING_DIMENSIONS, DENSE)  # dimensions whose product is the ranks of a serving replica
 POOL_DEGREES = tuple(each.size for each in SERVING_DIMENSIONS)
 """Degrees that the prefill pool of separate pools has by itself."""

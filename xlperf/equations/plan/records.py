@@ -93,8 +93,7 @@ CASTS = np.array(
 ).T
 BLOCK_SCALED = np.array([precision.block_scaled for precision in PRECISIONS.values()])
 FP4 = PRECISION_CODES["fp4"]
-WORD = PRECISIONS["fp32"].element_size
-"""Bytes of an FP32 element: logits, scores, master weights, moments. [B]"""
+WORD = PRECISIONS["fp32"].element_size  # bytes of an FP32 element: logits, scores, master weights, moments [B]
 
 
 class Codes:

@@ -57,8 +57,7 @@ def block_activation_size(
     return np.asarray(array(element_size) * count * (2.0 * hidden + array(inner_size)) + mask)
 
 
-_BLOCKS = 2.0
-"""Blocks of a layer, each with residual streams of its own to keep. [-]"""
+_BLOCKS = 2.0  # blocks of a layer, each with residual streams of its own to keep [-]
 
 
 class LayerActivations(NamedTuple):
@@ -350,8 +349,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
 
 LAST_PRODUCT = "mlp down"
 _PRODUCTS = {"expansion": "latent", "attention output": "attention_output"}
-_VECTORS = {"norm": "norm", "activation": "activation"}
-"""Modules that recompute operators by the ending of their names."""
+_VECTORS = {"norm": "norm", "activation": "activation"}  # modules that recompute operators by the ending of their names
 
 
 def selected_share(plan: TrainingPlan, part: Part, last_product: Array) -> Array | None:

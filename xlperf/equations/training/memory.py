@@ -17,10 +17,8 @@ from xlperf.equations.training.setting import (
     stage_parameters,
 )
 
-_GATHERED_LAYERS = 2.0
-"""Layers whose weights ZeRO-3 gathers at a time: one that computes and the next one. [-]"""
-_BUFFERED_LAYERS = 2.0
-"""Layers whose activations are on their way to or from the host. [-]"""
+_GATHERED_LAYERS = 2.0  # layers whose weights ZeRO-3 gathers at a time: one that computes and the next one [-]
+_BUFFERED_LAYERS = 2.0  # layers whose activations are on their way to or from the host [-]
 _LOSS_PARTS = 8.0
 """Parts of the tokens whose logits a chunked loss makes one after the other (torchtitan and torchtune). [-]"""
 _MTP_STREAMS = 5.0

@@ -34,8 +34,7 @@ _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
 _HEAD = PLACES.index("head")
 _HYBRID = (*PLACES, "linear")
 FIRST, MIDDLE, LAST = 0, 1, 2
-COMPUTE_PARTS = ("time_forward", "time_backward", "time_recompute", "time_optimizer")
-"""Results with time of kernels."""
+COMPUTE_PARTS = ("time_forward", "time_backward", "time_recompute", "time_optimizer")  # results with time of kernels
 STEP_PARTS = (
     *COMPUTE_PARTS[:3], *MESSAGE_PARTS[:-1], "time_pipeline_bubble", MESSAGE_PARTS[-1], "time_optimizer",
     "time_overhead",
