@@ -21,6 +21,7 @@ from xlperf.engine.ownership import evaluate_servers
 from xlperf.equations.cost.dies import (
     critical_defects,
     die_yield,
+    dies_by_rule,
     dies_per_wafer,
     negative_binomial_yield,
     raw_die_cost,
@@ -56,7 +57,7 @@ def test_the_functions_that_the_design_names() -> None:
 def test_equations_of_cells(session: Session) -> None:
     assert _one(session.call("XLPERF_DIES_PER_WAFER", [26, 31])) == float(dies_per_wafer(26.0, 31.0, 300.0, 3.0, 0.1))
     placed = _one(session.call("XLPERF_DIES_PER_WAFER", [26, 31, None, 2, 0.1, "Placed"]))
-    assert placed == float(dies_per_wafer(26.0, 31.0, 300.0, 2.0, 0.1, "placed"))
+    assert placed == float(dies_by_rule("placed", 26.0, 31.0, 300.0, 2.0, 0.1))
     defects = critical_defects(814.0, 0.11 * factor("1/cm2"))
     assert _one(session.call("XLPERF_DIE_YIELD", [814, 0.11])) == float(negative_binomial_yield(defects, 10.0))
     assert _one(session.call("XLPERF_DIE_YIELD", [814, 0.11, "poisson"])) == float(die_yield("poisson", defects))

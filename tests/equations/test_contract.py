@@ -16,9 +16,7 @@ from xlperf.base.arrays import Array, Numeric, array
 # Yardsticks that a formula does not follow: constants of fixed size stand in it, with their unit beside them.
 FIXED_WORDS: dict[str, set[str]] = {}
 
-OFTEN_INFINITE = {
-    "cost.tco.break_even_load": "prices at random are below the cost of a full copy: no load pays for it"
-}
+OFTEN_INFINITE = {"cost.tco.break_even_load": "prices at random are below the cost of a full copy: no load pays for it"}
 
 SOURCE = re.compile(r"Source: \S|References\n-")
 

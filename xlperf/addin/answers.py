@@ -327,9 +327,9 @@ class Numbers(NamedTuple):
 
 
 def _dies_per_wafer(width: Any, height: Any, diameter: Any, edge: Any, scribe: Any, method: str) -> Any:
-    from xlperf.equations.cost.dies import dies_per_wafer
+    from xlperf.equations.cost.dies import dies_by_rule
 
-    return dies_per_wafer(width, height, diameter, edge, scribe, method)
+    return dies_by_rule(method, width, height, diameter, edge, scribe)
 
 
 def _die_yield(area: Any, density: Any, model: str, clustering: Any, ratio: Any, layers: Any) -> Any:

@@ -25,6 +25,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.catalog.calibration import ANY, Constant, declared_constants
+from xlperf.catalog.cards import beside
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -455,24 +456,7 @@ def calibration_table(rows: Sequence[FittedConstant]) -> Table:
 
 def joined_tables(first: Table, second: Table) -> Table:
     """Two calibration tables as one; a row of the second replaces one of the first with the same key."""
-    keys = ("family", "generation", "precision", "software", "constant")
-
-    def key_of(table: Table) -> list[tuple[str, ...]]:
-        parts = [[str(text).casefold() for text in table.text(name, ANY)] for name in keys]
-        return list(zip(*parts, strict=True))
-
-    new = set(key_of(second))
-    kept = first.take([row for row, key in enumerate(key_of(first)) if key not in new])
-    names = [column for column in table_schema("calibration").columns if column.name in kept or column.name in second]
-    columns = {}
-    for column in names:
-        read = Table.text if column.is_text else Table.number
-        columns[column.name] = np.concatenate([read(kept, column.name), read(second, column.name)])
-
-    def place(row: int, column: str) -> str:
-        return kept.place(row, column) if row < len(kept) else second.place(row - len(kept), column)
-
-    return Table("calibration", columns, place)
+    return beside(first, [second], ("family", "generation", "precision", "software", "constant"), ANY)
 
 
 def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:

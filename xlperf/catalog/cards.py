@@ -160,11 +160,15 @@ def _renamed(table: Table, names: Mapping[str, str], row: int, column: str) -> s
     return table.place(row, names.get(column, column))
 
 
-def beside(before: Table, added: Sequence[Table]) -> Table:
-    """Own runs with more of them; a new run replaces one of the same name."""
-    key = table_schema(OWN_RUNS).key.name
-    names = {str(name).casefold() for table in added for name in table.text(key)}
-    kept = [row for row, name in enumerate(before.text(key).tolist()) if str(name).casefold() not in names]
+def beside(before: Table, added: Sequence[Table], keys: Sequence[str] = (), blank: str = "") -> Table:
+    """A table with more rows; a new row replaces one of the same name, or of the same ``keys``, case aside."""
+    names = keys or (before.schema.key.name,)
+
+    def keys_of(table: Table) -> list[tuple[str, ...]]:
+        return list(zip(*([str(word).casefold() for word in table.text(name, blank)] for name in names), strict=True))
+
+    new = {key for table in added for key in keys_of(table)}
+    kept = [row for row, key in enumerate(keys_of(before)) if key not in new]
     return stacked([before.take(np.array(kept, dtype=np.int64)), *added])
 
 

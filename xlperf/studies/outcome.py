@@ -16,13 +16,14 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.catalog.cards import beside
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.cells import shown as cell_words
 from xlperf.catalog.check import name_faults
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import Column, table_schema, unit_of
-from xlperf.catalog.table import Table, column_letters, stacked
+from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Cells, Workbook
 from xlperf.engine.software import peak_names
 
@@ -493,15 +494,8 @@ def _whole(table: Table) -> Table:
 
 def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
     """A catalog with rows added; a row replaces rows of the same name."""
-    added = [_joined(catalog.tables[table.kind], table) for table in tables if len(table)]
+    added = [beside(catalog.tables[table.kind], [table]) for table in tables if len(table)]
     return catalog.with_tables(added) if added else catalog
-
-
-def _joined(old: Table, new: Table) -> Table:
-    key = old.schema.key.name
-    named = {str(name).casefold() for name in new.text(key)}
-    kept = [row for row, name in enumerate(old.text(key)) if str(name).casefold() not in named]
-    return stacked([old.take(kept), new])
 
 
 def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:

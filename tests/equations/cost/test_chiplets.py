@@ -18,6 +18,7 @@ from xlperf.equations.cost.dies import (
     Module,
     critical_defects,
     die_yield,
+    dies_by_rule,
     dies_per_wafer,
     good_die_cost,
     harvested_yield,
@@ -104,7 +105,7 @@ def test_dies_of_catch(path: Path) -> None:
     raw = raw_die_cost(wafer, rows["gross_dies_per_wafer"])
     _same(raw, rows["raw_die_cost_first"], 1e-12, "raw die")
     side = np.sqrt(area)
-    placed = dies_per_wafer(side, side, 300.0, 0.1, 0.13, rule="placed")
+    placed = dies_by_rule("placed", side, side, 300.0, 0.1, 0.13)
     _same(placed, rows["gross_dies_per_wafer"], 0.015, "dies on a grid")
 
 
@@ -165,14 +166,14 @@ def test_harvest_of_partial_good_dies() -> None:
 
 def test_whole_dies_on_a_wafer() -> None:
     """The square that a circle holds, and the ordering of formulas: placed dies are fewer than area over area."""
-    assert dies_per_wafer(10.0, 10.0, 10.0 * np.sqrt(2.0) * 1.0001, rule="placed") == 1.0
-    assert dies_per_wafer(10.0, 10.0, 10.0 * np.sqrt(2.0) * 0.9999, rule="placed") == 0.0
-    assert dies_per_wafer(1.0, 1.0, np.sqrt(8.0) * 1.0001, rule="placed") == 4.0
+    assert dies_by_rule("placed", 10.0, 10.0, 10.0 * np.sqrt(2.0) * 1.0001) == 1.0
+    assert dies_by_rule("placed", 10.0, 10.0, 10.0 * np.sqrt(2.0) * 0.9999) == 0.0
+    assert dies_by_rule("placed", 1.0, 1.0, np.sqrt(8.0) * 1.0001) == 4.0
     width, height = np.array([5.0, 10.0, 26.0]), np.array([8.0, 10.0, 33.0])
-    placed = dies_per_wafer(width, height, 300.0, 3.0, 0.1, rule="placed")
-    assert (placed < dies_per_wafer(width, height, 300.0, 3.0, 0.1, rule="area")).all()
+    placed = dies_by_rule("placed", width, height, 300.0, 3.0, 0.1)
+    assert (placed < dies_by_rule("area", width, height, 300.0, 3.0, 0.1)).all()
     np.testing.assert_allclose(placed, dies_per_wafer(width, height, 300.0, 3.0, 0.1), rtol=0.15)
-    np.testing.assert_allclose(dies_per_wafer(width, height, 300.0, 3.0, 0.1, rule="exponential"), placed, rtol=0.20)
+    np.testing.assert_allclose(dies_by_rule("exponential", width, height, 300.0, 3.0, 0.1), placed, rtol=0.20)
     assert placed[2] in range(55, 66)  # an H100-size die: 60 to 64, never the 86 of area over area
     assert (placed == np.floor(placed)).all()
     assert dies_per_wafer(400.0, 400.0, 300.0) == 0.0

@@ -152,7 +152,7 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     across = _across(area, width, node.reticle_width)
     down = area / across
     wafer_sizes = node.wafer_diameter, node.edge_exclusion, node.scribe_width
-    per_wafer = dies.dies_per_wafer(across, down, *wafer_sizes, rule="placed" if placed else "formula")
+    per_wafer = dies.dies_by_rule("placed" if placed else "formula", across, down, *wafer_sizes)
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
         fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
@@ -215,7 +215,7 @@ def _carriers_per_wafer(package: Columns, area: Array) -> Array:
     number = dies.dies_per_wafer(*sizes)
     exponential = package.carrier_count == "exponential"
     if exponential.any():
-        number = np.where(exponential, dies.dies_per_wafer(*sizes, rule="exponential"), number)
+        number = np.where(exponential, dies.dies_by_rule("exponential", *sizes), number)
     return np.where(number > 0.0, number, np.where(wafer > 0.0, np.nan, 1.0))
 
 

@@ -13,40 +13,68 @@ _OFFSETS = 8  # positions of the grid that are tried across a die, each way
 
 
 def dies_per_wafer(
-    die_width: Numeric, die_height: Numeric, wafer_diameter: Numeric, edge_exclusion: Numeric = 0.0,
-    scribe_width: Numeric = 0.0, rule: str = "formula",
-) -> Array:  # fmt: skip
-    r"""Dies on a wafer by a rule, with pitch area B = (w + s)(h + s) and usable radius R = D/2 - e; sizes in mm. [-]
+    die_width: Numeric,
+    die_height: Numeric,
+    wafer_diameter: Numeric,
+    edge_exclusion: Numeric = 0.0,
+    scribe_width: Numeric = 0.0,
+) -> Array:
+    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim.
 
-    - ``formula``: by area, less the dies cut by the rim, at least 0: pi R^2 / B - 2 pi R / sqrt(2 B) (D. K. de Vries,
-      IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656).
+    .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
+
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
+
+    A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 = 706.9, less 942.5 / 14.14 = 66.6 at the rim:
+
+    >>> float(dies_per_wafer(10.0, 10.0, 300.0))
+    640.2
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer, at least 0. [-]
+    """
+    usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
+    pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
+    radius = usable / 2.0
+    return np.asarray(np.maximum(np.pi * radius * radius / pitch - np.pi * usable / np.sqrt(2.0 * pitch), 0.0))
+
+
+def dies_by_rule(
+    rule: str, die_width: Numeric, die_height: Numeric, wafer_diameter: Numeric, edge_exclusion: Numeric = 0.0,
+    scribe_width: Numeric = 0.0,
+) -> Array:  # fmt: skip
+    """Dies on a wafer by a rule, sizes in mm, with pitch area B = (w + s)(h + s) and usable radius R = D/2 - e. [-]
+
+    - ``formula``: :func:`dies_per_wafer`.
     - ``area``: wafer area over die area, pi R^2 / B, an upper bound.
     - ``exponential``: pi R^2 / B exp(-sqrt(B) / R), above 0 for any die (A. V. Ferris-Prabhu, IEEE Circuits and Devices
       Magazine 5(1), 1989, doi:10.1109/101.17236).
     - ``placed``: whole dies of a grid inside the usable circle, for the best of 64 positions of the grid (slow).
 
-    A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 by area, less 942.5 / 14.14 at the rim, or times
-    exp(-10 / 150); four dies of 10 mm have their outer corners 14.1 mm from the middle:
+    A die of 10 mm x 10 mm on a wafer of 300 mm, 70686 / 100 by area, and times exp(-10 / 150); four such dies have
+    their outer corners 14.1 mm from the middle:
 
-    >>> [round(float(dies_per_wafer(10.0, 10.0, 300.0, rule=rule)), 2) for rule in ("formula", "area", "exponential")]
-    [640.21, 706.86, 661.27]
-    >>> float(dies_per_wafer(10.0, 10.0, 30.0, rule="placed"))
+    >>> [round(float(dies_by_rule(rule, 10.0, 10.0, 300.0)), 2) for rule in ("area", "exponential")]
+    [706.86, 661.27]
+    >>> float(dies_by_rule("placed", 10.0, 10.0, 30.0))
     4.0
     """
-    width, height, diameter, edge, scribe = (
-        array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width)
-    )
-    radius = np.maximum(diameter / 2.0 - edge, 0.0)
-    across, down = width + scribe, height + scribe
+    if rule == "formula":
+        return dies_per_wafer(die_width, die_height, wafer_diameter, edge_exclusion, scribe_width)
+    radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
+    across, down = array(die_width) + array(scribe_width), array(die_height) + array(scribe_width)
     if rule == "placed":
         return np.asarray(np.vectorize(_placed, otypes=[np.float64])(radius, across, down))
     pitch = across * down
-    count = np.pi * radius * radius / pitch
-    if rule == "formula":
-        count = np.maximum(count - np.pi * (2.0 * radius) / np.sqrt(2.0 * pitch), 0.0)
-    elif rule == "exponential":
-        count = count * exp(-divide(np.sqrt(pitch), radius, where_zero=np.inf))
-    return np.asarray(count)
+    rim = exp(-divide(np.sqrt(pitch), radius, where_zero=np.inf)) if rule == "exponential" else 1.0
+    return np.asarray(np.pi * radius * radius / pitch * rim)
 
 
 def _placed(radius: float, across: float, down: float) -> float:
