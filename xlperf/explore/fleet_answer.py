@@ -22,6 +22,7 @@ from xlperf.explore.fleet_programme import (
     best_plan,
     least_unmet,
     machine_accounts,
+    minimised,
     year_accounts,
 )
 from xlperf.explore.money import OWN, RENT, megawatts
@@ -29,7 +30,6 @@ from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, no_answer, 
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores
 
-MOST_SECONDS = 30.0  # time limit of one programme over all draws [s]
 DRAW_GAP = 1e-3  # relative optimality gap of programmes over draws [-]
 
 
@@ -107,7 +107,6 @@ def committed(
     ``first``: servers of each vintage in its first year, NaN: free. ``may_rent``: whether the first year may be served
     by rented servers. ``costed``: cache of the costs of all draws by the fleet of the first year.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
     from scipy.sparse import block_diag, csr_array, vstack
 
     parts = [assembled(programme, first, may_rent) for programme in programmes]
@@ -123,12 +122,8 @@ def committed(
     integral = np.zeros(number * width)
     integral[columns[:-1]] = 1.0  # all but unmet demand
     costs = np.concatenate([part.costs for part in parts])
-    bounds = Bounds(*(np.concatenate([getattr(part, end) for part in parts]) for end in ("lower", "upper")))
-    scale = max(float(np.abs(costs).max()), 1.0)
-    solved = milp(
-        costs / scale, integrality=integral, bounds=bounds, constraints=LinearConstraint(matrix, least, most),
-        options={"mip_rel_gap": DRAW_GAP, "time_limit": MOST_SECONDS},
-    )  # fmt: skip
+    lower, upper = (np.concatenate([getattr(part, end) for part in parts]) for end in ("lower", "upper"))
+    solved = minimised(costs, integral, (lower, upper), (matrix, least, most), DRAW_GAP)
     if solved.x is None:
         return None
     started = np.array([vintage.start == 0 for vintage in programmes[0].vintages])

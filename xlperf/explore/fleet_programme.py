@@ -158,18 +158,25 @@ def assembled(programme: Programme, first: Array | None = None, may_rent: bool =
     return Assembled(blocks, costs, lower, upper, *_constraints(programme, blocks), float(there))
 
 
-def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
-    """The plan of least present cost; None if no plan serves the demand."""
+def minimised(
+    costs: Array, integral: Array, bounds: tuple[Array, Array], rows: tuple[Any, Array, Array], gap: float
+) -> Any:
+    """Result of HiGHS for least costs, values within bounds and rows of a matrix within limits; ``x`` may be None."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
 
+    scale = max(float(np.abs(costs).max()), 1.0)
+    return milp(
+        costs / scale, integrality=integral, bounds=Bounds(*bounds), constraints=LinearConstraint(*rows),
+        options={"mip_rel_gap": gap, "time_limit": MOST_SECONDS},
+    )  # fmt: skip
+
+
+def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
+    """The plan of least present cost; None if no plan serves the demand."""
     blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first, may_rent)
     integral = np.ones(blocks.end)
     integral[blocks.unmet :] = 0.0
-    scale = max(float(np.abs(costs).max()), 1.0)
-    solved = milp(
-        costs / scale, integrality=integral, bounds=Bounds(lower, upper),
-        constraints=LinearConstraint(matrix, least, most), options={"mip_rel_gap": gap, "time_limit": MOST_SECONDS},
-    )  # fmt: skip
+    solved = minimised(costs, integral, (lower, upper), (matrix, least, most), gap)
     if solved.x is None:
         return None
     values = np.where(integral > 0.0, np.round(solved.x), solved.x) + 0.0  # no -0
