@@ -40,11 +40,9 @@ if TYPE_CHECKING:
     from xlperf.explore.vary import Variation
 
 
-MOST_IN_CELLS = 200_000
-"""Plans that the cells with auto of a plan may stand for: a few seconds of work."""
+MOST_IN_CELLS = 200_000  # plans that the cells with auto of a plan may stand for: a few seconds of work
 _FORM = re.compile(rf'^({"|".join(FORMS)})( "[^"]*")?, ')
-MOST_WORDS = 180
-"""Letters of a fault that the line of an answer has room for."""
+MOST_WORDS = 180  # letters of a fault that the line of an answer has room for
 
 Given = Mapping[str, Any]
 
@@ -314,8 +312,7 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
 
 
 BUILDING_LIFE = 15.0 * YEAR
-MOST_CELLS = 4_000_000
-"""Cells that one call may fill."""
+MOST_CELLS = 4_000_000  # cells that one call may fill
 
 
 class Numbers(NamedTuple):

@@ -23,14 +23,12 @@ MOST_FAULTS_SHOWN = 5
 MOST_CACHED_ROWS = 20_000
 MOST_COMPANIONS = 2_000
 MOST_GROUPS = 16
-_KINDS_OF_FAULT = 3
-"""Evaluations of plans together: with the faults of cells dropped, then of names, then none is left."""
+_KINDS_OF_FAULT = 3  # evaluations of plans together: with the faults of cells dropped, then of names, then none is left
 MOST_HINTS = 50
 """Faulty plans of one call whose cells list the names that may be meant; to find them takes milliseconds each."""
 
 Block = list[list[Any]]
-Asked = frozenset[str] | None
-"""Results that cells ask for; None for all."""
+Asked = frozenset[str] | None  # results that cells ask for; None for all
 Evaluate = Callable[["Table", Asked], "Table"]
 
 

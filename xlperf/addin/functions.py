@@ -22,8 +22,7 @@ from xlperf.base.resources import rows
 from xlperf.catalog.schema import PLAN_TABLES, results_of
 
 PREFIX = "XLPERF_"
-RESULTS = "xlperf results"
-"""Where a function wizard lists the functions of one result each."""
+RESULTS = "xlperf results"  # where a function wizard lists the functions of one result each
 PLACES = ("plan_address", "header_address")
 """Further arguments that the add-in of Excel hands over: where a plan and its header stand."""
 # A result that only one kind of plan has, and the result that stands for it in the other kind.

@@ -29,8 +29,7 @@ IDENTIFIER = "org.xlperf.addin"
 SERVICE = "XLPERF"
 SPILL = "Select a range as large as the block, for example A10:F20, and enter it with Ctrl+Shift+Enter."
 HOST_MODULES = ("client", "host")
-_ATTEMPTS = 3
-"""Runs of LibreOffice's extension manager before a crash counts as an answer."""
+_ATTEMPTS = 3  # runs of LibreOffice's extension manager before a crash counts as an answer
 _LAST_EXIT_CODE = 128
 """A command ended by a signal has a negative exit code, and one above this where a shell script started it."""
 _INSTALL_LIMIT = 120.0

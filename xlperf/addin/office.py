@@ -37,8 +37,7 @@ SUMMARY = "Performance, memory and cost of training and serving large language m
 _PAGE = ("taskpane.html", "taskpane.js", "engine_worker.js")
 _ICONS = (16, 32, 64, 80)
 _CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-_UNUSED = ("guide", "templates", "__pycache__")
-"""Folders that nothing in a page reads."""
+_UNUSED = ("guide", "templates", "__pycache__")  # folders that nothing in a page reads
 _LONG = ("search", "frontier", "diagnosis", "uncertainty", "sensitivity", "worth")
 _CELLS = {"type": "any", "dimensionality": "matrix"}
 _FORMS = ("serve", "train", "chip")

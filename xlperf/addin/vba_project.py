@@ -21,8 +21,7 @@ _ENTRY = struct.Struct("<64sHBBIII16sIQQIQ")
 _STORAGE, _STREAM, _ROOT = 1, 2, 5
 _RED, _BLACK = 0, 1
 _NO_COMPILED_CODE = bytes.fromhex("cc61ffff000100")
-_CANDIDATES = 64
-"""Earlier places of the same three bytes that the compression compares."""
+_CANDIDATES = 64  # earlier places of the same three bytes that the compression compares
 
 # Records of the directory of modules.
 _VERSION, _PROJECT_NAME, _NUM_MODULES, _COOKIE, _TERMINATOR = 0x09, 0x04, 0x0F, 0x13, 0x10

@@ -75,13 +75,11 @@ if TYPE_CHECKING:
 
 TOP_PLANS = 10
 MOST_CATALOGS_KEPT = 8
-MOST_LOGGED = 1_000
-"""Different faults of functions that the log of a worker holds. [-]"""
+MOST_LOGGED = 1_000  # different faults of functions that the log of a worker holds [-]
 LONGEST_REQUEST = 256 * 2**20
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
-Keyed = tuple[str, "Catalog"]
-"""A catalog with its handle; "" for the installed one."""
+Keyed = tuple[str, "Catalog"]  # A catalog with its handle; "" for the installed one
 
 
 class Engine:
@@ -141,8 +139,7 @@ class Engine:
 class Session:
     """State of one host: catalogs by handle and the results of recent plans."""
 
-    process_id: int | None = 0
-    """No other process answers."""
+    process_id: int | None = 0  # no other process answers
 
     def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()

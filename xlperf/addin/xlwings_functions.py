@@ -33,10 +33,8 @@ from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.cells import in_days
 
-_CELLS = {"ndim": 2, "err_to_str": True}
-"""How xlwings hands cells over: rows of them, errors as the text of their code."""
-_IS_EXCEL = xw.func.__module__ == "xlwings.udfs"
-"""Whether this is xlwings' part for Excel on Windows, not xlwings Lite."""
+_CELLS = {"ndim": 2, "err_to_str": True}  # how xlwings hands cells over: rows of them, errors as the text of their code
+_IS_EXCEL = xw.func.__module__ == "xlwings.udfs"  # whether this is xlwings' part for Excel on Windows, not xlwings Lite
 _DATE_1900, _DATE_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 
 
@@ -172,8 +170,7 @@ def excel_function(function: Function) -> Callable[..., Any]:
     return named
 
 
-_stale: list[str] = []
-"""The sentence on an add-in file of another version, once the add-in has asked."""
+_stale: list[str] = []  # the sentence on an add-in file of another version, once the add-in has asked
 
 
 def addin_task(task: str, given: str) -> str:

@@ -271,8 +271,7 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
     ]
 
 
-_MUCH = 0.15
-"""Largest relative difference of the requests at once without a note. [-]"""
+_MUCH = 0.15  # largest relative difference of the requests at once without a note [-]
 _BEFORE = "rc"
 
 

@@ -30,8 +30,7 @@ QUANTITIES = {
 }
 """Results that runs correct, with their names."""
 TABLE = "catalog/own_runs.csv"
-ANY = "any"
-"""Quantity of the constants that all quantities share."""
+ANY = "any"  # quantity of the constants that all quantities share
 EFFECTS = ("source", "model", "accelerator", "software", "configuration", "settings")
 REACHES = {
     "degrees": ("num_accelerators", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
@@ -224,12 +223,10 @@ WORDS = {
     "accelerator_power": "power is {} times as high as predicted",
 }
 """What runs teach about a quantity."""
-_LEAST, _MOST = 0.05, 20.0
-"""Ratios of measured over predicted value beyond which another unit is meant. [-]"""
+_LEAST, _MOST = 0.05, 20.0  # ratios of measured over predicted value beyond which another unit is meant [-]
 
 
-Evaluate = Callable[[Table, Catalog], Mapping[str, np.ndarray]]
-"""All results of plans of one kind, in internal units."""
+Evaluate = Callable[[Table, Catalog], Mapping[str, np.ndarray]]  # all results of plans of one kind, in internal units
 
 
 @dataclass(frozen=True, eq=False)

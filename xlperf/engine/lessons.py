@@ -14,8 +14,7 @@ from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.engine.learning import WORDS, OwnRuns, Process, own_runs_of
 from xlperf.engine.tables import evaluate
 
-OUTLIER = float(log(2.0))
-"""Log ratio between a run and its prediction by the other runs from which it is named. [-]"""
+OUTLIER = float(log(2.0))  # log ratio between a run and its prediction by the other runs from which it is named [-]
 
 
 def own_runs(catalog: Catalog, kind: str) -> OwnRuns | None:

@@ -357,8 +357,7 @@ def refusals(kind: str, plan: PlanColumns, model: Model, software: Words, illega
 
 
 RELEASE = "software_release"
-REPLICA = "replica"
-"""Default of a micro batch: the whole batch of a replica."""
+REPLICA = "replica"  # default of a micro batch: the whole batch of a replica
 _FLAGS = {"yes": 1.0, "no": 0.0}
 _LAYERS, _GENERATION = "layers", "generation"
 

@@ -135,8 +135,7 @@ def _properties(workbook: Workbook, report: data.Report) -> None:
     properties.keywords = f"catalog {report.catalog.fingerprint}"
 
 
-_Fill = Callable[["Worksheet"], None]
-"""Fills a sheet of the template."""
+_Fill = Callable[["Worksheet"], None]  # fills a sheet of the template
 
 
 def _result_sheets(report: data.Report, limits: Limits | None) -> dict[str, _Fill | None]:
@@ -244,21 +243,15 @@ _PLAN_SHEETS = {"training": "step_time", "inference": "ttft"}
 """Sheets of plans and the first column of their results: the plans themselves are named in column A."""
 _CHART_SHEETS = ("step time", "inference time", "limits", "memory", "roofline", "token cost", "accelerator cost")
 """Sheets whose charts are printed, not the tables that these are drawn from."""
-_ALL_PLANS = ("step time", "inference time", "memory")
-"""Sheets with charts of all plans, twenty or so each."""
+_ALL_PLANS = ("step time", "inference time", "memory")  # sheets with charts of all plans, twenty or so each
 _LONG = {"cost bridge": 45, "reasons": 30, "assumptions": 40, "calibration": 40, "models": 24, "networks": 40}
 """Sheets of which so many rows are printed. [-]"""
-_WIDEST = 220.0
-"""Letters of a page of a table across. [-]"""
-_PLANS_WIDE = 280.0
-"""Letters of a page of results of plans across. [-]"""
-_MOST_PLANS = 60
-"""Plans whose results are printed. [-]"""
-_MOST_ROWS = 130
-"""Rows of a study's table that are printed, about three pages. [-]"""
+_WIDEST = 220.0  # letters of a page of a table across [-]
+_PLANS_WIDE = 280.0  # letters of a page of results of plans across [-]
+_MOST_PLANS = 60  # plans whose results are printed [-]
+_MOST_ROWS = 130  # rows of a study's table that are printed, about three pages [-]
 _EMU_PER_CM = 360000
-_PAGE_SHAPE = 0.75
-"""Height over width of a page, with a little more, which shrinks the print by as much."""
+_PAGE_SHAPE = 0.75  # height over width of a page, with a little more, which shrinks the print by as much
 _NOTE = "further rows and columns: in the workbook"
 
 
