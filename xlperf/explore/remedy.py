@@ -97,8 +97,8 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     name = OBJECTIVE[plan.kind]
     if result.kind == GOOD:
         result = _switched(result, catalog)
-    old, new = (results.stated(name) for results in (before, result.results))
-    count, accelerator = plan.stated("num_accelerators"), short_name(plan.text("accelerator")[0])
+    old, new = (float(results.number(name)[0]) for results in (before, result.results))
+    count, accelerator = float(plan.number("num_accelerators")[0]), short_name(plan.text("accelerator")[0])
     machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
     starts = f" that {STACKS[stack].title} starts" if (stack := stack_of(plan)) else ""
     if result.kind != GOOD or not old > new * (1.0 + LEAST):
@@ -122,13 +122,13 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
 
 def stack_of(plan: Table) -> str:
     """Software with known rules and flags that a plan names, or ""."""
-    return stack_of_software(plan.word("software"))
+    return stack_of_software(str(plan.filled("software")[0]))
 
 
 def _best(plan: Table, catalog: Catalog) -> Search:
     if plan.kind == "training":
         return best_mapping(_opened(plan, SEARCHED), catalog)
-    pooled = plan.word("mode") == POOLED
+    pooled = str(plan.filled("mode")[0]) == POOLED
     names = (*SERVING, *(POOLS if pooled else ()))
     return search(_opened(plan, names), catalog, OBJECTIVE[plan.kind], most=MOST)
 
@@ -213,7 +213,7 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
     for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
         column = before.schema.by_name[name]
         factor = unit_of(column).factor
-        old, new = (results.stated(name) for results in (before, after))
+        old, new = (float(results.number(name)[0]) for results in (before, after))
         words = f"{column.words} {old / factor:.4g} -> {column.amount(new)} predicted"
         value = next((reading.value for reading in whole if reading.column.name == name), float("nan")) / factor
         yield words + (f", {value:.4g} measured -> {value * new / old:.4g}" if value == value and old > 0.0 else "")
@@ -221,7 +221,7 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
 
 def _memory(before: Table, after: Table) -> str:
     name = "memory_reserved" if "memory_reserved" in before else "memory"
-    old, new = (results.stated(name) / 2.0**30 for results in (before, after))
+    old, new = (float(results.number(name)[0]) / 2.0**30 for results in (before, after))
     change = f"{old:.4g} -> " if abs(new / old - 1.0) > 1e-3 else ""
     return f"memory {change}{new:.4g} of {after.number('memory_capacity')[0] / 2.0**30:.4g} GiB"
 
@@ -246,7 +246,7 @@ def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Ite
 
 def _copies(plan: Table, better: Table) -> Iterator[str]:
     """The number of separately started copies of a serving plan that share the load, if it changes."""
-    if plan.kind != "inference" or plan.word("mode") == POOLED:
+    if plan.kind != "inference" or str(plan.filled("mode")[0]) == POOLED:
         return
     old, new = (
         table.number("num_accelerators")[0] / np.prod([table.filled(each.size)[0] for each in REPLICA])

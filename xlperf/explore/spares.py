@@ -58,7 +58,7 @@ class Domain(NamedTuple):
 
 def fleet_domains(form: Table, catalog: Catalog) -> list[Domain]:
     """Failure domains of a form, from the smallest: rows of its fleet, with the numbers that the form states."""
-    table, name = catalog.tables["failures"], form.word("fleet")
+    table, name = catalog.tables["failures"], str(form.filled("fleet")[0])
     fleets = table.text("fleet").tolist()
     rows = [row for row, fleet in enumerate(fleets) if fleet.casefold() == name.casefold()]
     if not rows and "fleet" in form and form.text("fleet")[0]:
@@ -80,7 +80,9 @@ def fleet_domains(form: Table, catalog: Catalog) -> list[Domain]:
 def _stated(form: Table, kind: str, fleet: Domain | None) -> Domain | None:
     """A failure domain as a form states it, else as its fleet has it; None if neither does."""
     schema = form.schema.by_name
-    size, mtbf = (form.stated(name) if name in schema else np.nan for name in (f"{kind}_size", f"{kind}_mtbf"))
+    size, mtbf = (
+        float(form.number(name)[0]) if name in schema else np.nan for name in (f"{kind}_size", f"{kind}_mtbf")
+    )
     if fleet is None and mtbf != mtbf:
         return None
     size = size if size == size else fleet.size if fleet else 1.0 if f"{kind}_size" not in schema else np.nan
@@ -89,7 +91,7 @@ def _stated(form: Table, kind: str, fleet: Domain | None) -> Domain | None:
         raise InputError(Fault(form.place(0, f"{kind}_size"), problem))
     mtbf = mtbf if mtbf == mtbf else fleet.mtbf if fleet else np.nan
     default = table_schema("failures").by_name["repair_time"]
-    repair = form.stated("repair_time")
+    repair = float(form.number("repair_time")[0])
     repair = repair if repair == repair else fleet.repair if fleet else HOUR * float(default.default)
     return Domain(kind, size, mtbf, 0.0 if kind == SOFTWARE else repair)
 
@@ -190,8 +192,8 @@ def by_spares(work: Work, copy_size: float, target: float, least: int) -> BySpar
 def checkpoints_of(form: Table, work: Work, state: float) -> Answer:
     """Results of checkpoints at the best intervals of both tiers, for a state in bytes."""
     names = ("host_bandwidth", "drive_bandwidth", "storage_bandwidth", "restart_time")
-    host, drives, storage, restart = (form.value(name) for name in names)
-    tier, at_once = form.word("checkpoint_tier"), form.filled("asynchronous")[0] == 0.0
+    host, drives, storage, restart = (float(form.filled(name)[0]) for name in names)
+    tier, at_once = str(form.filled("checkpoint_tier")[0]), form.filled("asynchronous")[0] == 0.0
     snapshot = state / (work.accelerators * host)
     stored = state / storage
     near = {"memory": snapshot, "local": state / (work.units * drives), "remote": stored}[tier]
@@ -218,24 +220,24 @@ def checkpoints_of(form: Table, work: Work, state: float) -> Answer:
 
 def swap_time(form: Table) -> float:
     """Time until a spare takes over beside the restart: none of a warm spare. [s]"""
-    if form.word("spare_kind") == "warm":
+    if str(form.filled("spare_kind")[0]) == "warm":
         return 0.0
-    given = form.stated("swap_time")
+    given = float(form.number("swap_time")[0])
     return given if given == given else _COLD_SWAP
 
 
 def spares_answer(form: Table, catalog: Catalog) -> Answer:
     """The spares of a form, with what they give and cost, and the table by number of spares."""
-    serving = form.word("workload") == SERVING
-    needed, unit, copy = (form.stated(name) for name in ("num_accelerators", "unit_size", "copy_size"))
+    serving = str(form.filled("workload")[0]) == SERVING
+    needed, unit, copy = (float(form.number(name)[0]) for name in ("num_accelerators", "unit_size", "copy_size"))
     server = min(float(server_sizes(_plan(form), catalog)[0][0]), needed)
     unit = unit if unit == unit else copy if serving and copy == copy else server
     copy = unit if serving or copy != copy else copy
-    restart = form.value("restart_time") if serving else 0.0
-    slack, domains = form.value("unit_slack"), fleet_domains(form, catalog)
+    restart = float(form.filled("restart_time")[0]) if serving else 0.0
+    slack, domains = float(form.filled("unit_slack")[0]), fleet_domains(form, catalog)
     work = Work(float(ceil_div(needed, unit)), unit, slack, domains, restart)
-    given = form.stated("spares")
-    steps = by_spares(work, copy, form.value("availability"), int(np.nan_to_num(given)))
+    given = float(form.number("spares")[0])
+    steps = by_spares(work, copy, float(form.filled("availability")[0]), int(np.nan_to_num(given)))
     price = _hour_price(form, catalog)
     return (_service if serving else _run)(form, catalog, work, steps, price)
 
@@ -248,7 +250,7 @@ def _plan(form: Table) -> Table:
 
 def _hour_price(form: Table, catalog: Catalog) -> float:
     """Price of an accelerator, [USD/s]; NaN if none is known."""
-    given = form.stated("hour_price")
+    given = float(form.number("hour_price")[0])
     rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
     return (
         given
@@ -259,7 +261,7 @@ def _hour_price(form: Table, catalog: Catalog) -> float:
 
 def _state(form: Table, catalog: Catalog) -> float:
     """State in a checkpoint, [B]. Raises InputError if the form gives neither it nor a model."""
-    given = form.stated("checkpoint_size")
+    given = float(form.number("checkpoint_size")[0])
     if given == given:
         return given
     if not form.text("model")[0]:
@@ -277,9 +279,9 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
     """Spare copies of a service: the time in which a copy swaps in counts as down."""
     ready = float(exp(-work.failures * swap_time(form)))
     steps = steps._replace(availability=steps.availability * ready)
-    target = form.value("availability")
+    target = float(form.filled("availability")[0])
     fewest = _enough(steps, target)
-    given = form.stated("spares")
+    given = float(form.number("spares")[0])
     chosen = given if given == given else fewest
     if chosen != chosen:
         return no_answer(
@@ -301,10 +303,10 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
 def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: float) -> Answer:
     """Spares of a training run: the share of the time that trains, and the cost of an hour that does."""
     checkpoints = checkpoints_of(form, work, _state(form, catalog))
-    copes = form.word("shortage") == "elastic"
+    copes = str(form.filled("shortage")[0]) == "elastic"
     rates = checkpoints["goodput"] * (steps.elastic if copes else steps.waiting)
     cheapest = int(np.argmin((work.units + steps.spares) / np.maximum(rates, 1e-12)))
-    given = form.stated("spares")
+    given = float(form.number("spares")[0])
     chosen = int(given) if given == given else cheapest
     if not rates[chosen] > _NEVER:
         return no_answer(
@@ -312,10 +314,10 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
             f"ever trains; give it about {cheapest:,} spares, or shortage elastic"
         )
     answer = _common(form, work, steps, rates, price, chosen) | checkpoints
-    days = form.value("run_time") / answer["effective_share"]
+    days = float(form.filled("run_time")[0]) / answer["effective_share"]
     each = work.unit_size * price * days
     answer |= {
-        "spares_for_availability": _enough(steps, form.value("availability")),
+        "spares_for_availability": _enough(steps, float(form.filled("availability")[0])),
         "spares_of_least_cost": float(cheapest), "run_time": days, "interruptions": work.failures * days,
         "elastic_share": float(checkpoints["goodput"] * steps.elastic[chosen]),
         "wait_share": float(checkpoints["goodput"] * steps.waiting[chosen]),
@@ -365,7 +367,7 @@ def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
 
 
 def _units_in_words(form: Table, work: Work, one: str, many: str) -> str:
-    accelerator = short_name(form.stated_word("accelerator"))
+    accelerator = short_name(str(form.text("accelerator")[0]))
     return f"{_count(work.units, one, many)} of {work.unit_size:,.0f} {accelerator}"
 
 
