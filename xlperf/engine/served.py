@@ -222,7 +222,7 @@ def _formats_of_pools(
 # Parts of a decode step by the state of the accelerator: computing, sending, waiting for the host
 _STATES = (("time_matrix", "time_attention", "time_vector"), ("time_communication",), ("time_overhead",))
 # Results that only remarks use
-_NOT_SHOWN = ("memory_usable", "request_cache", "places", "expert_memory_usable", "needed_batches")
+_NOT_SHOWN = ("memory_usable", "host_capacity", "request_cache", "places", "expert_memory_usable", "needed_batches")
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
@@ -316,6 +316,9 @@ def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.nd
     usable, capacity = results["memory_usable"], results["memory_capacity"]
     own = ~illegal & (results["fits"] < 1)
     remarks = [_memory_note(own, "", results["memory"], usable, capacity)]
+    host, room = results["memory_host"], results["host_capacity"]
+    words = "the host needs {} GiB for one accelerator and has {} GiB: a smaller share of weights or cache there"
+    remarks.append(Remark(~illegal & (host > room), words, (gibibytes(host), gibibytes(room))))
     remarks += serving_remedies(served.setting.plan, results, own)
     if served.prefilling is not None:
         sizes, lacking = prompt_memory(served.prefilling)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, known_or, power
+from xlperf.base.arrays import Array, array, divide, known_or, power, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     DENSE_WIDTH,
@@ -187,6 +187,11 @@ class InferencePlan(PlanColumns):
     num_micro_batches = quantity(lambda plan: np.minimum(plan.pipeline_parallel, plan.batch_size))
     # Sequences of the largest micro-batch [-]
     micro_batch_size = quantity(lambda plan: np.ceil(plan.batch_size / plan.num_micro_batches))
+
+
+def holds_weights(plan: InferencePlan) -> bool:
+    """Whether any plan keeps weights in the host's memory."""
+    return some(plan.host_experts_share > 0.0) or some(plan.host_weights_share > 0.0)
 
 
 def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
@@ -379,6 +384,9 @@ POOL_RULES: tuple[Rule[InferencePlan], ...] = (
                " layers of one stage; use 1"),
     _with_pool(lambda plan: plan.two_batch_overlap > 0.0,
                "two batch overlap beside expert accelerators: ping pong batches overlap already"),
+    _with_pool(lambda plan: plan.host_experts_share + plan.host_weights_share > 0.0,
+               "weights in the host's memory beside expert accelerators are not modelled; leave host experts share and"
+               " host weights share at 0"),
     _with_pool(lambda plan: plan.sent_to_nodes,
                "expert dispatch nodes is not modelled with expert accelerators; use ranks"),
 )
@@ -437,6 +445,11 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
          "graph tokens {graph_tokens} beside graphs no: the host launches every kernel; leave one of them blank"),
     Rule(lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
          "offload target drive needs a share of the cache to offload: set kv offload", "offload_target"),
+    Rule(lambda plan, model: (plan.host_experts_share > 0.0) & (model.num_experts == 0.0),
+         "host experts share {host_experts_share} needs a mixture of experts; use host weights share",
+         "host_experts_share"),
+    Rule(lambda plan, model: (plan.host_experts_share + plan.host_weights_share > 0.0) & (plan.two_batch_overlap > 0.0),
+         "weights in the host's memory beside two batch overlap are not modelled; use two batch overlap no"),
     Rule(lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
          "redundant experts {redundant_experts} need a mixture of experts; use 0", "redundant_experts"),
     Rule(lambda plan, model: ~fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),

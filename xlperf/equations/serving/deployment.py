@@ -221,7 +221,8 @@ def engine_constants(
     software = host_times(constants["serving_software"], host["host_slowdown"])
     launching = constants["serving_software"]["kernel_overhead_time"] * host["launch_slowdown"]
     software["kernel_overhead_time"] = launching
-    software |= {**constants["serving_memory"], **constants["serving_load"], "ranks": host["ranks"]}
+    software |= {**constants["serving_memory"], **constants["serving_load"]}
+    software |= {name: host[name] for name in ("ranks", "offload_efficiency", "handover_time")}
     return stack_constants(kernels, input_casts=True), software
 
 

@@ -23,8 +23,8 @@ from xlperf.equations.model.operators import (
     linear_vector_parameters,
     part_of,
 )
-from xlperf.equations.plan.records import WORD
-from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import wide_attention
 
@@ -165,6 +165,7 @@ class CacheSizes(NamedTuple):
     prefix: Array  # shared prefix
     keys: Array  # keys and values of the sequence, without states and set-aside memory
     in_flight: Array  # pages of a prefill beside the sequence, of one request at a time
+    offloaded: Array  # keys and values of the sequence and of the shared prefix in the host's memory
 
 
 def cache_sizes(
@@ -178,6 +179,7 @@ def cache_sizes(
     own_context = plan.new_tokens + held * plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * element
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * element
+    there = np.where(plan.offload_target == OffloadTarget.HOST, plan.kv_offload, 0.0) * (cache + prefix)
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
         cache, prefix = cache * here, prefix * here
@@ -197,7 +199,7 @@ def cache_sizes(
         cache = np.where(pages, stages * paged, cache)
         in_flight = np.where(pages, stages * flying, in_flight)
     if not keeps_states(architecture):
-        return CacheSizes(cache, prefix, cache, in_flight)
+        return CacheSizes(cache, prefix, cache, in_flight, there)
     state = rank_states_size(model, plan, architecture)
     slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
     # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
@@ -205,7 +207,7 @@ def cache_sizes(
     share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
     first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
     whole_sequence = _cache_with_states(cache, state, slots + plan.draft_tokens, share)
-    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight)
+    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight, there)
 
 
 @cache
@@ -217,13 +219,15 @@ def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]
     return tuple(operator for operator in block.operators if operator not in wide), wide
 
 
-def _layer_weights(shard: Shard, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
-    """GEMM weights of a mean layer on one rank, (rows,): stored in the precision of the plan, and in 16 bits. [-]"""
+def _layer_weights(
+    shard: Shard, plan: InferencePlan, architecture: Architecture, blocks: tuple[Block, ...]
+) -> tuple[Array, Array]:
+    """GEMM weights of blocks of a mean layer on one rank, (rows,): in the precision of the plan, and in 16 bits. [-]"""
     model, shares = shard.model, layer_shares(shard.model, architecture)
     attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
     wide_layers = wide_attention(model, plan, architecture)
     low, wide = np.zeros(()), np.zeros(())
-    for block in layer_blocks(architecture)[:-1]:  # all but the output projection
+    for block in blocks:
         share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
         if block is EXPERTS:
             share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
@@ -238,12 +242,14 @@ def _layer_weights(shard: Shard, plan: InferencePlan, architecture: Architecture
     return np.asarray(low), np.asarray(wide)
 
 
-def _layer_weights_by_part(shard: Shard, plan: InferencePlan, architecture: Architecture) -> Array:
-    """GEMM weights of a mean layer on one rank, each part in its own precision, (rows,). [B]"""
+def _layer_weights_by_part(
+    shard: Shard, plan: InferencePlan, architecture: Architecture, blocks: tuple[Block, ...]
+) -> Array:
+    """GEMM weights of blocks of a mean layer on one rank, each part in its own precision, (rows,). [B]"""
     model, shares = shard.model, layer_shares(shard.model, architecture)
     attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
     size = np.zeros(())
-    for block in layer_blocks(architecture)[:-1]:  # all but the output projection
+    for block in blocks:
         share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
         if block is EXPERTS:
             share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
@@ -283,7 +289,8 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     # A first and a last stage that are not the same hold one table each, tied or not.
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
     tables = embedding_parameters(model, tied)
-    narrow, wide = _layer_weights(shard, plan, architecture)
+    blocks = layer_blocks(architecture)[:-1]  # all but the output projection
+    narrow, wide = _layer_weights(shard, plan, architecture, blocks)
     attends = _share(plan, LayerPart.ATTENTION)
     small, tables = small * attends, tables * attends
     layer = narrow * plan.weight_size + (small + wide) * plan.activation_size
@@ -292,10 +299,35 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     if own is None:
         return size
     # Embeddings stay in 16 bits; an output projection of its own has the precision of the checkpoint's.
-    layer = _layer_weights_by_part(shard, plan, architecture) + small * plan.activation_size
+    layer = _layer_weights_by_part(shard, plan, architecture, blocks) + small * plan.activation_size
     output = np.where(tied > 0.0, 0.0, embedding_parameters(model, np.ones_like(tied))) * attends
     of_tables = (tables - output) * plan.activation_size + output * own[0]
     return np.where(np.isnan(own[0]), size, layers * layer + of_tables / plan.attention_parallel)
+
+
+def host_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """GEMM weights of the fullest rank that lie in the host's memory, (rows,). [B]
+
+    Half of the experts of a layer of 64 M weights in 16 bits:
+
+    >>> from ideal_machine import deployment, experts
+    >>> served = deployment(experts(), host_experts_share=0.5)
+    >>> host_weights_size(served.model, served.plan, served.architecture).tolist()
+    [64000000.0]
+    """
+    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+    shard = Shard(model, plan.attention_parallel, plan.expert_tensor_parallel)
+
+    def size(blocks: tuple[Block, ...]) -> Array:
+        narrow, wide = _layer_weights(shard, plan, architecture, blocks)
+        layer, own = narrow * plan.weight_size + wide * plan.activation_size, plan.part_sizes("head")
+        if own is not None:
+            layer = np.where(np.isnan(own[0]), layer, _layer_weights_by_part(shard, plan, architecture, blocks))
+        return np.asarray(layers * layer)
+
+    blocks = layer_blocks(architecture)[:-1]
+    others = plan.host_weights_share * size(tuple(block for block in blocks if block is not EXPERTS))
+    return np.asarray(plan.host_experts_share * size((EXPERTS,)) + others if EXPERTS in blocks else others)
 
 
 _ROOT_OF_THREE = 1.7320508075688772
@@ -405,6 +437,7 @@ class BatchMemory(NamedTuple):
     kv_cache: Array  # of the batch
     activations: Array  # of a prefill pass
     usable: Array  # limit for the three together
+    host: Array | float = 0.0  # in the memory of the host, for an accelerator
 
     @property
     def used(self) -> Array:
@@ -435,6 +468,9 @@ class ReplicaMemory(NamedTuple):
     max_batch_size: Array  # largest batch that fits, whole; 0 if no sequence fits [-]
     admitted: Array  # requests of a stream that run together: as many as fit with the room reserved for each [-]
     max_concurrency: Array  # cache memory over the cache of one sequence at its longest, as engines log it [-]
+    host_size: Array  # weights in the memory of the host, for an accelerator [B]
+    host_cache_size: Array  # cache of a sequence in the memory of the host, likewise [B]
+    host_capacity: Array  # memory of the host, likewise [B]
 
     @property
     def once(self) -> Array:
@@ -458,7 +494,8 @@ class ReplicaMemory(NamedTuple):
         usable = usable_memory(
             self.capacity, self.reserved, self.weights, activations, self.budget, self.activation_share
         )
-        return BatchMemory(self.weights, own * self.kv_cache_size + self.once, activations, usable)
+        host = self.host_size + own * self.host_cache_size
+        return BatchMemory(self.weights, own * self.kv_cache_size + self.once, activations, usable, host)
 
 
 def _held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
@@ -549,7 +586,13 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     model, plan, architecture = deployment.model, deployment.plan, deployment.architecture
     engine = {name: values[:, 0] for name, values in deployment.software.items()}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
-    weights = rank_weights_size(model, plan, architecture)
+    weights, host_size = rank_weights_size(model, plan, architecture), np.zeros_like(capacity)
+    if holds_weights(plan):
+        host_size = host_weights_size(model, plan, architecture)
+        # Of weights that move in each step, two layers are on the accelerator.
+        stages = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+        here = np.where(plan.host_compute == HostCompute.STREAM, np.minimum(_BUFFERED_LAYERS / stages, 1.0), 0.0)
+        weights = weights - host_size * (1.0 - here)
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
     once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)
@@ -590,4 +633,6 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     ratio = np.maximum(divide(spare, sizes.sequence + sizes.in_flight), 0.0) * plan.data_parallel_attention
     concurrency = np.where(sizes.in_flight > 0.0, ratio, np.maximum(ratio, batch))
     sequence = sizes.sequence, sizes.prefix, sizes.in_flight, sizes.keys, working_set, most
-    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency)
+    ranks = engine["ranks"]
+    host = ranks * host_size, ranks * sizes.offloaded, deployment.device.host_memory_capacity[:, 0]
+    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency, *host)

@@ -35,7 +35,7 @@ from xlperf.equations.model.operators import (
     serving_vectors,
 )
 from xlperf.equations.plan.records import WORD, OffloadTarget
-from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
 from xlperf.equations.serving.kernels import (
     ALL_REDUCE,
@@ -53,6 +53,7 @@ from xlperf.equations.serving.kernels import (
     product_times,
     serving_messages,
 )
+from xlperf.equations.serving.host import with_host_weights
 from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
@@ -252,6 +253,12 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         # A pass pays its overhead once, not once per half.
         host = host._replace(pass_overhead=host.pass_overhead / halves, request_overhead=host.request_overhead / halves)
         parts = _parts(kernels, messages, exposed, host)
+    if holds_weights(plan):
+        products = serving_gemms(deployment.model, shape, architecture, phases)
+        gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, parts, phases)
+        kernels, parts = kernels._replace(gemms=gemms), parts.copy(order="F")
+        parts[:, :, 0, MATRIX] = gemms.layer_time()
+        parts[:, :, 0, FIXED] += waiting
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
     # Host time per request or token: in decoding it may overlap with the computation of a stage, drafts included.
