@@ -52,7 +52,7 @@ from xlperf.equations.plan.serving_plan import (
 )
 from xlperf.equations.serving.deployment import Deployment, engine_constants, with_copied_groups
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
-from xlperf.equations.serving.memory import memory_of
+from xlperf.equations.serving.memory import memory_of, with_stated_host_weights
 from xlperf.equations.serving.phases import BOUNDS
 from xlperf.equations.serving.pools import Pools, pools_of
 
@@ -170,6 +170,8 @@ def serving_setting(
         reserved_memory=joined.reserved_memory,
         architecture=architecture,
     )
+    if not np.isnan(complete.host_weights).all():
+        deployment = replace(deployment, plan=with_stated_host_weights(deployment))
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
     return ServingSetting(deployment, band, power, extrapolated, joined.rules, *facts)
 

@@ -414,6 +414,8 @@ REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
          ' concurrency'),
     Rule(lambda plan, model: ~np.isnan(plan.request_rate) & ~(np.isnan(plan.batch_size) & np.isnan(plan.concurrency)),
          "request rate {request_rate} beside a batch size or concurrency: give one of them"),
+    Rule(lambda plan, model: ~np.isnan(plan.host_weights) & (plan.host_experts_share + plan.host_weights_share > 0.0),
+         "host weights beside host experts share or host weights share: give bytes or shares", "host_weights"),
     Rule(lambda plan, model: ~np.isnan(plan.activation_precision) & ~plan.multiplies,
          "activation precision {product_precision} does not go with weights in {weight_precision}; use"
          " {product_precisions}", "activation_precision"),

@@ -330,6 +330,19 @@ def host_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     return np.asarray(plan.host_experts_share * size((EXPERTS,)) + others if EXPERTS in blocks else others)
 
 
+def with_stated_host_weights(deployment: Deployment) -> InferencePlan:
+    """Plans whose bytes of weights in the host's memory are shares of all weights of the layers."""
+    plan, ones = deployment.plan, np.ones(len(deployment.plan))
+    every = plan.replaced(host_experts_share=ones, host_weights_share=ones)
+    share = np.minimum(plan.host_weights / host_weights_size(deployment.model, every, deployment.architecture), 1.0)
+    experts = np.where(deployment.model.num_experts > 0.0, share, 0.0)
+    stated = ~np.isnan(plan.host_weights)
+    return plan.replaced(
+        host_experts_share=np.where(stated, experts, plan.host_experts_share),
+        host_weights_share=np.where(stated, share, plan.host_weights_share),
+    )
+
+
 _ROOT_OF_THREE = 1.7320508075688772
 _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""

@@ -37,6 +37,7 @@ from xlperf.equations.model.operators import (
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
+from xlperf.equations.serving.host import with_host_weights
 from xlperf.equations.serving.kernels import (
     ALL_REDUCE,
     CONTEXT,
@@ -53,7 +54,6 @@ from xlperf.equations.serving.kernels import (
     product_times,
     serving_messages,
 )
-from xlperf.equations.serving.host import with_host_weights
 from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
