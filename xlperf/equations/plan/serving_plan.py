@@ -387,6 +387,8 @@ POOL_RULES: tuple[Rule[InferencePlan], ...] = (
     _with_pool(lambda plan: plan.host_experts_share + plan.host_weights_share > 0.0,
                "weights in the host's memory beside expert accelerators are not modelled; leave host experts share and"
                " host weights share at 0"),
+    _with_pool(lambda plan: plan.adapters > 0.0,
+               "adapters beside expert accelerators are not modelled; use adapters 0"),
     _with_pool(lambda plan: plan.sent_to_nodes,
                "expert dispatch nodes is not modelled with expert accelerators; use ranks"),
 )
@@ -452,6 +454,14 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
          "host_experts_share"),
     Rule(lambda plan, model: (plan.host_experts_share + plan.host_weights_share > 0.0) & (plan.two_batch_overlap > 0.0),
          "weights in the host's memory beside two batch overlap are not modelled; use two batch overlap no"),
+    Rule(lambda plan, model: (plan.adapters > 0.0) & np.isnan(plan.adapter_rank), "adapters need an adapter rank",
+         "adapters"),
+    Rule(lambda plan, model: (plan.adapters == 0.0) & ~(np.isnan(plan.adapter_rank) & np.isnan(plan.resident_adapters)),
+         "adapter rank and resident adapters need adapters: give their number", "adapters"),
+    Rule(lambda plan, model: ((model.num_selected_layers + model.latent_attention + model.num_linear_layers
+                               + model.uneven + model.local_heads + model.per_layer_size + model.latent_gate > 0.0)
+                              & (plan.adapters > 0.0)),
+         "adapters are modelled beside plain attention with layers alike; this model has other layers", "adapters"),
     Rule(lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
          "redundant experts {redundant_experts} need a mixture of experts; use 0", "redundant_experts"),
     Rule(lambda plan, model: ~fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),

@@ -114,6 +114,8 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
         "max_concurrency": memory.max_concurrency,
         "kv_cache_tokens": memory.max_concurrency * plan.context_length,
         "memory_usable": usable,
+        "memory_adapters": memory.adapters,
+        "adapter_load_time": memory.adapter_load_time,
         "memory_host": batch.host + 0.0 * used,
         "host_capacity": memory.host_capacity,
         "request_cache": memory.kv_cache_size,

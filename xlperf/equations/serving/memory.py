@@ -25,6 +25,7 @@ from xlperf.equations.model.operators import (
 )
 from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
+from xlperf.equations.serving.adapters import rank_adapter_size, resident_adapters
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import wide_attention
 
@@ -481,7 +482,9 @@ class ReplicaMemory(NamedTuple):
     max_batch_size: Array  # largest batch that fits, whole; 0 if no sequence fits [-]
     admitted: Array  # requests of a stream that run together: as many as fit with the room reserved for each [-]
     max_concurrency: Array  # cache memory over the cache of one sequence at its longest, as engines log it [-]
-    host_size: Array  # weights in the memory of the host, for an accelerator [B]
+    adapters: Array  # resident adapters, part of the weights [B]
+    adapter_load_time: Array  # mean time in which a request's adapter comes from the host [s]
+    host_size: Array  # weights and adapters in the memory of the host, for an accelerator [B]
     host_cache_size: Array  # cache of a sequence in the memory of the host, likewise [B]
     host_capacity: Array  # memory of the host, likewise [B]
 
@@ -606,6 +609,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         stages = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
         here = np.where(plan.host_compute == HostCompute.STREAM, np.minimum(_BUFFERED_LAYERS / stages, 1.0), 0.0)
         weights = weights - host_size * (1.0 - here)
+    adapter, resident = rank_adapter_size(model, plan), resident_adapters(plan)
+    weights, host_size = weights + resident * adapter, host_size + (plan.adapters - resident) * adapter
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
     once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)
@@ -647,5 +652,11 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     concurrency = np.where(sizes.in_flight > 0.0, ratio, np.maximum(ratio, batch))
     sequence = sizes.sequence, sizes.prefix, sizes.in_flight, sizes.keys, working_set, most
     ranks = engine["ranks"]
-    host = ranks * host_size, ranks * sizes.offloaded, deployment.device.host_memory_capacity[:, 0]
+    host = (
+        resident * adapter,
+        deployment.adapter_load_time,
+        ranks * host_size,
+        ranks * sizes.offloaded,
+        deployment.device.host_memory_capacity[:, 0],
+    )
     return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency, *host)
