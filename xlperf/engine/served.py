@@ -19,8 +19,9 @@ from xlperf.engine.notes import (
     edge_notes,
     extrapolation_notes,
     first_token_ends,
-    gibibytes,
+    host_note,
     limit_notes,
+    memory_note,
     serving_remedies,
     unpriced_notes,
 )
@@ -52,9 +53,10 @@ from xlperf.equations.plan.serving_plan import (
 )
 from xlperf.equations.serving.deployment import Deployment, engine_constants, with_copied_groups
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
-from xlperf.equations.serving.memory import memory_of, with_stated_host_weights
+from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS
 from xlperf.equations.serving.pools import Pools, pools_of
+from xlperf.equations.serving.weights import with_stated_host_weights
 
 _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
@@ -170,9 +172,8 @@ def serving_setting(
         reserved_memory=joined.reserved_memory,
         architecture=architecture,
     )
-    if not np.isnan(complete.host_weights).all():
-        deployment = replace(deployment, plan=with_stated_host_weights(deployment))
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
+    deployment = with_stated_host_weights(deployment)
     return ServingSetting(deployment, band, power, extrapolated, joined.rules, *facts)
 
 
@@ -317,19 +318,17 @@ def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.nd
     """Legal plans that exceed the memory of replicas, of a prefill pool with one prompt, or of an expert pool."""
     usable, capacity = results["memory_usable"], results["memory_capacity"]
     own = ~illegal & (results["fits"] < 1)
-    remarks = [_memory_note(own, "", results["memory"], usable, capacity)]
-    host, room = results["memory_host"], results["host_capacity"]
-    words = "the host needs {} GiB for one accelerator and has {} GiB: a smaller share of weights or cache there"
-    remarks.append(Remark(~illegal & (host > room), words, (gibibytes(host), gibibytes(room))))
+    remarks = [memory_note(own, "", results["memory"], usable, capacity)]
+    remarks.append(host_note(~illegal, results["memory_host"], results["host_capacity"]))
     remarks += serving_remedies(served.setting.plan, results, own)
     if served.prefilling is not None:
         sizes, lacking = prompt_memory(served.prefilling)
-        remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
+        remarks.append(memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
     if served.experts is not None:
         used, usable = results["expert_memory"], results["expert_memory_usable"]
         capacity = np.full(len(illegal), np.nan)
         capacity[served.split] = memory_of(served.experts.deployment).capacity
-        remarks.append(_memory_note(~illegal & (used > usable), "expert pool: ", used, usable, capacity))
+        remarks.append(memory_note(~illegal & (used > usable), "expert pool: ", used, usable, capacity))
     return remarks
 
 
@@ -384,11 +383,6 @@ def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
             of_pool = limit_notes(pool.limits, illegal[rows] | same)
             notes += [note.of_rows(rows, number, words) for note in of_pool]
     return notes
-
-
-def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
-    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
-    return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 
 def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:

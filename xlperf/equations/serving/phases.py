@@ -55,7 +55,7 @@ from xlperf.equations.serving.kernels import (
     product_times,
     serving_messages,
 )
-from xlperf.equations.serving.memory import rank_weights_size
+from xlperf.equations.serving.weights import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = RESOURCES
