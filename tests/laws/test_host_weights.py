@@ -128,7 +128,7 @@ def test_a_plan_states_the_rates_of_its_host() -> None:
         (DENSE, {"host_experts_share": 0.5}, "host experts share 0.5 needs a mixture of experts"),
         (DENSE, {"host_weights": 5, "host_weights_share": 0.5}, "give bytes or shares"),
         (DENSE, {"adapters": 3}, "adapters need an adapter rank"),
-        (DENSE, {"adapter_rank": 3}, "adapter rank and resident adapters need adapters"),
+        (DENSE, {"resident_adapters": 3}, "resident adapters 3 need adapters"),
         ({**DENSE, "model": "DeepSeek-V3"}, {"adapters": 3, "adapter_rank": 8}, "this model has other layers"),
     ],
 )

@@ -456,8 +456,8 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
          "weights in the host's memory beside two batch overlap are not modelled; use two batch overlap no"),
     Rule(lambda plan, model: (plan.adapters > 0.0) & np.isnan(plan.adapter_rank), "adapters need an adapter rank",
          "adapters"),
-    Rule(lambda plan, model: (plan.adapters == 0.0) & ~(np.isnan(plan.adapter_rank) & np.isnan(plan.resident_adapters)),
-         "adapter rank and resident adapters need adapters: give their number"),
+    Rule(lambda plan, model: (plan.adapters == 0.0) & ~np.isnan(plan.resident_adapters),
+         "resident adapters {resident_adapters} need adapters: give their number", "resident_adapters"),
     Rule(lambda plan, model: ((model.num_selected_layers + model.latent_attention + model.num_linear_layers
                                + model.uneven + model.local_heads + model.per_layer_size + model.latent_gate > 0.0)
                               & (plan.adapters > 0.0)),
