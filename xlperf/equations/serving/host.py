@@ -41,7 +41,8 @@ def rarest_visits(held: Numeric, favoured_share: Numeric, hot_share: Numeric) ->
     share, favoured = array(held), array(favoured_share)
     rare = 1.0 - favoured
     visits = np.minimum(share, rare) * rare * rare + np.maximum(share - rare, 0.0) / favoured * (1.0 - rare**3)
-    return np.asarray(np.where(share < 1.0, (1.0 - array(hot_share)) * visits, share + 0.0 * visits))
+    shown = (1.0 - array(hot_share)) * visits
+    return np.asarray(np.where(share < 1.0, shown, share + 0.0 * shown))
 
 
 def processor_time(weights_size: Numeric, flop: Numeric, memory_bandwidth: Numeric, flop_rate: Numeric) -> Array:
