@@ -11,10 +11,12 @@ from ideal_machine import deployment, experts
 
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.inference import serving_memory
 from xlperf.equations.serving.phases import phase_times, serving_work
+from xlperf.explore.forms import answer_of, form_of
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
 DENSE = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 1}
@@ -149,6 +151,20 @@ def test_operators_add_up(base: dict[str, Any], row: dict[str, Any]) -> None:
     rows, result = explain(plans, load_catalog()), evaluate(plans, load_catalog())
     decode = rows.number("exposed_time")[rows.text("phase") == "decode"].sum()
     assert decode == pytest.approx(result.number("tpot")[0], rel=1e-9)
+
+
+def test_serve_sizes_desk_machines_whose_host_holds_experts() -> None:
+    """One RTX 5090 serves gpt-oss-120b, which four would without the host; its users are slower."""
+    asked = {"model": "gpt-oss-120b", "accelerator": "RTX 5090", "users": "1", "prompt_length": "1000",
+             "output_length": "300", "speed_per_user": "5", "software": "llama.cpp"}  # fmt: skip
+    first = first_words("serve") | asked
+    whole, desk = (
+        answer_of(form_of("serve", first | more), load_catalog())
+        for more in ({}, {"host_experts_share": "0.75", "num_accelerators": "1"})
+    )
+    assert (whole["copy_size"], desk["copy_size"]) == (4.0, 1.0)
+    assert "75% of the experts in host memory" in str(desk["defaults_used"])
+    assert float(desk["tokens_per_second_per_user"]) < float(whole["tokens_per_second_per_user"])
 
 
 LLAMA = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 1, "software": "vllm"}

@@ -303,7 +303,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     columns["shared_prefix"] = np.where(hits > 0.0, hits, np.nan)
     columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
     for name in ("host_experts_share", "host_weights_share"):
-        columns[name] = np.where(form.filled(name) > 0.0, form.filled(name), np.nan)
+        columns[name] = np.where(form.number(name) > 0.0, form.number(name), np.nan)
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
