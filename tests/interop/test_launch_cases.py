@@ -296,9 +296,12 @@ def test_engines_that_are_not_read_are_refused_by_name(models: Table, line: str,
         read_launch(line, "file", given=SERVING, models=models)
 
 
-def test_offload_of_weights_is_refused(models: Table) -> None:
-    with pytest.raises(InputError, match=r"not read: --cpu-offload-gb 10"):
-        read("vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 --cpu-offload-gb 10", models)
+@pytest.mark.parametrize(
+    ("start", "rest"), [("vllm serve", "-tp 4"), ("python -m sglang.launch_server --model-path", "--tp 4")]
+)
+def test_offload_of_weights_is_read_in_bytes(models: Table, start: str, rest: str) -> None:
+    result = read(f"{start} meta-llama/Llama-3.1-70B-Instruct {rest} --cpu-offload-gb 10", models)
+    assert said(result, "host_weights") == [10.0 * 2**30]
 
 
 def test_a_script_that_writes_yaml_is_a_script(models: Table) -> None:

@@ -245,6 +245,29 @@ def _pool(draw: Draw, model: str, prefix: str = "") -> tuple[Row, int]:
     return row, tensor * pipeline * context
 
 
+def _on_host(number: int, experts: bool) -> Row:
+    """Weights in the host's memory, or low-rank adapters, of some rows; no draw, so that all others stay."""
+    row: Row = {}
+    turn = number // 9
+    if number % 9 == 4:
+        row["host_experts_share" if experts and turn % 2 else "host_weights_share"] = (0.3, 1.0)[turn // 2 % 2]
+        row |= {
+            "host_compute": ("cpu", "stream", "faster")[turn % 3],
+            "host_prefetch": ("yes", "no")[turn % 2],
+            "host_experts": ("layers", "rarest")[turn // 2 % 2],
+            "host_memory_capacity": (500, 2000)[turn % 2],
+            "host_memory_bandwidth": (100, 300)[turn % 2],
+            "host_flop_rate": (2, 20)[turn % 2],
+            "host_bandwidth": (25, 50)[turn % 2],
+        }
+    elif number % 9 == 7:
+        row["host_weights"] = (1, 10)[turn % 2]
+    if number % 9 == 2:
+        row |= {"adapters": (1, 40)[turn % 2], "adapter_rank": (8, 64)[turn % 2]}
+        row |= {"adapter_modules": ("all", "qkv")[turn // 2 % 2], "resident_adapters": (None, 1, 20)[turn % 3]}
+    return row
+
+
 def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     chosen = draw.random.random()
     model = draw.one(STRANGE_MODELS if chosen < 0.4 else LINEAR_MODELS if chosen < 0.55 else draw.models)
@@ -337,6 +360,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["software_release"] = (None, "0.5.8", None, "0.11.2")[number % 4]
     if row.get("activation_precision") is None and number % 5 == 0:
         row["precision"] = (*FORMATS, None)[number // 5 % (len(FORMATS) + 1)]
+    row |= _on_host(number, draw.experts[model])
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     if row["precision"] == "fp8":
         row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]

@@ -224,9 +224,12 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
 
 DEVICE_COLUMNS = ("vector_flop_rate", "memory_bandwidth", "memory_capacity", "l2_bandwidth", "num_multiprocessors",
                   "thermal_design_power", "l2_capacity", "shared_memory_capacity", "energy_ratio", "static_power",
-                  "idle_power", "host_bandwidth", "host_memory_bandwidth", "drive_bandwidth", "memory_energy",
-                  "exponential_rate")  # fmt: skip
-HOST_COLUMNS = ("host_bandwidth", "host_memory_bandwidth", "drive_bandwidth")
+                  "idle_power", "host_bandwidth", "host_memory_bandwidth", "host_memory_capacity", "host_flop_rate",
+                  "drive_bandwidth", "memory_energy", "exponential_rate")  # fmt: skip
+HOST_COLUMNS = (
+    *("host_bandwidth", "host_memory_bandwidth", "host_memory_capacity"),
+    *("host_flop_rate", "drive_bandwidth"),
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,6 +162,7 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
             lacking = batch.used > batch.usable
             if mode != "static":  # the scheduler admits only requests that fit
                 lacking &= memory.max_batch_size < 1.0
+            lacking |= batch.host > memory.host_capacity
             if served.prefilling is not None:
                 lacking |= prompt_memory(served.prefilling)[1]
             if served.experts is not None:

@@ -17,7 +17,14 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
-from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
+from xlperf.engine.catalog_arrays import (
+    DEVICE_COLUMNS,
+    HOST_COLUMNS,
+    catalog_arrays,
+    network_of,
+    own_links,
+    switched_networks,
+)
 from xlperf.engine.prices import priced
 from xlperf.equations.cost.tco import Terms, daily_mean
 from xlperf.equations.hardware.power import (
@@ -310,6 +317,9 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
 
     # Device columns and calibration keys.
     common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
+    for name in HOST_COLUMNS:
+        if name in plans:
+            common[name] = known_or(plans.number(name)[:, None], common[name])
     limit, peaks = arrays.thermal_design_power[rows], arrays.peaks[rows]
     limits = PowerLimits(limit, limit, np.ones_like(limit))
     software = software_words(plans)

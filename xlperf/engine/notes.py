@@ -242,6 +242,18 @@ def unpriced_notes(
     return notes
 
 
+def memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
+    """Plans of a pool whose memory lacks room for what they use."""
+    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
+    return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
+
+
+def host_note(legal: np.ndarray, used: Array, capacity: Array) -> Remark:
+    """Plans whose weights, cache or adapters on the host exceed its memory."""
+    words = "the host needs {} GiB for one accelerator and has {} GiB: a smaller share of weights or cache there"
+    return Remark(legal & (used > capacity), words, (gibibytes(used), gibibytes(capacity)))
+
+
 _RANKS = (64.0, 32.0, 16.0, 8.0, 4.0, 2.0)
 _HALF = 0.5
 

@@ -37,7 +37,7 @@ from xlperf.equations.serving.continuous import operating
 from xlperf.equations.serving.deployment import Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
 from xlperf.equations.serving.load import split_step
-from xlperf.equations.serving.phases import FIXED, ServingWork, on_machine, serving_work
+from xlperf.equations.serving.phases import FIXED, VECTOR, ServingWork, on_machine, serving_work
 from xlperf.equations.serving.pools import pool_state
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import collective_calls
@@ -291,10 +291,17 @@ def _serving_message_rows(deployment: Deployment, work: ServingWork, side: int) 
     return rows
 
 
+def _adapter_time(work: ServingWork, side: int) -> float:
+    """Time of a layer in kernels of adapters: what the other kernels do not take. [s]"""
+    time = float(work.parts[0, side, 0, VECTOR] - work.vectors.layer_time()[0, side])
+    return time if time > _ROUNDING * float(work.parts[0, side, 0, VECTOR]) else 0.0
+
+
 def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: float) -> list[Row]:
     """Rows of a phase; ``outside``: time of its request outside the engine. [s]"""
     rows = [*_serving_kernel_rows(deployment, work, side), *_serving_message_rows(deployment, work, side)]
     for name, calls, value in (
+        ("low-rank adapters of a layer", work.layers, _adapter_time(work, side)),
         ("host time of a layer", work.layers, work.parts[0, side, 0, FIXED]),
         ("host time of a pass", work.passes, work.pass_overhead[0, side]),
     ):

@@ -19,8 +19,9 @@ from xlperf.engine.notes import (
     edge_notes,
     extrapolation_notes,
     first_token_ends,
-    gibibytes,
+    host_note,
     limit_notes,
+    memory_note,
     serving_remedies,
     unpriced_notes,
 )
@@ -55,6 +56,7 @@ from xlperf.equations.serving.energy import ServedWork, expert_pool_power, resul
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS
 from xlperf.equations.serving.pools import Pools, pools_of
+from xlperf.equations.serving.weights import with_stated_host_weights
 
 _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
@@ -171,6 +173,7 @@ def serving_setting(
         architecture=architecture,
     )
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
+    deployment = with_stated_host_weights(deployment)
     return ServingSetting(deployment, band, power, extrapolated, joined.rules, *facts)
 
 
@@ -222,7 +225,7 @@ def _formats_of_pools(
 # Parts of a decode step by the state of the accelerator: computing, sending, waiting for the host
 _STATES = (("time_matrix", "time_attention", "time_vector"), ("time_communication",), ("time_overhead",))
 # Results that only remarks use
-_NOT_SHOWN = ("memory_usable", "request_cache", "places", "expert_memory_usable", "needed_batches")
+_NOT_SHOWN = ("memory_usable", "host_capacity", "request_cache", "places", "expert_memory_usable", "needed_batches")
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
@@ -315,16 +318,17 @@ def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.nd
     """Legal plans that exceed the memory of replicas, of a prefill pool with one prompt, or of an expert pool."""
     usable, capacity = results["memory_usable"], results["memory_capacity"]
     own = ~illegal & (results["fits"] < 1)
-    remarks = [_memory_note(own, "", results["memory"], usable, capacity)]
+    remarks = [memory_note(own, "", results["memory"], usable, capacity)]
+    remarks.append(host_note(~illegal, results["memory_host"], results["host_capacity"]))
     remarks += serving_remedies(served.setting.plan, results, own)
     if served.prefilling is not None:
         sizes, lacking = prompt_memory(served.prefilling)
-        remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
+        remarks.append(memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
     if served.experts is not None:
         used, usable = results["expert_memory"], results["expert_memory_usable"]
         capacity = np.full(len(illegal), np.nan)
         capacity[served.split] = memory_of(served.experts.deployment).capacity
-        remarks.append(_memory_note(~illegal & (used > usable), "expert pool: ", used, usable, capacity))
+        remarks.append(memory_note(~illegal & (used > usable), "expert pool: ", used, usable, capacity))
     return remarks
 
 
@@ -379,11 +383,6 @@ def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
             of_pool = limit_notes(pool.limits, illegal[rows] | same)
             notes += [note.of_rows(rows, number, words) for note in of_pool]
     return notes
-
-
-def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
-    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
-    return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 
 def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:

@@ -302,6 +302,8 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     hits, drafts = form.filled("shared_prefix"), form.filled("draft_tokens")
     columns["shared_prefix"] = np.where(hits > 0.0, hits, np.nan)
     columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
+    for name in ("host_experts_share", "host_weights_share"):
+        columns[name] = np.where(form.number(name) > 0.0, form.number(name), np.nan)
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
@@ -437,7 +439,10 @@ def _defaults(plan: Table) -> str:
     hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
     prefixes = f"{hits:.0%} of the prompts cached" if hits else "no shared prefixes"
     drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"
-    return f"{engine}, {pools}, {prefixes}, {drafted}, no spare servers"
+    held = {"experts": "host_experts_share", "other weights": "host_weights_share"}
+    shares = [(words, float(plan.filled(name)[0])) for words, name in held.items()]
+    host = "".join(f"{share:.0%} of the {words} in host memory, " for words, share in shares if share)
+    return f"{engine}, {pools}, {prefixes}, {drafted}, {host}no spare servers"
 
 
 def _refused(form: Table, catalog: Catalog) -> Answer:

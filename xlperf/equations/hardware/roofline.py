@@ -67,6 +67,8 @@ class Device:
     idle_power: Array = field(default_factory=_unknown)  # With a model in memory and no kernel; NaN: unknown [W]
     host_bandwidth: Array = field(default_factory=_infinite)  # Link to the host's memory, one direction [B/s]
     host_memory_bandwidth: Array = field(default_factory=_infinite)  # Host memory, per accelerator [B/s]
+    host_memory_capacity: Array = field(default_factory=_infinite)  # Host memory, per accelerator [B]
+    host_flop_rate: Array = field(default_factory=_infinite)  # Matrix products on the host, per accelerator [FLOP/s]
     drive_bandwidth: Array = field(default_factory=_infinite)  # Drives of the host, per accelerator [B/s]
     memory_energy: Array = field(default_factory=lambda: np.full((1, 1), MEMORY_ENERGY))  # Of a byte [J/B]
     # Exponentials per second, each as one FLOP; NaN: a sixteenth of the vector rate [FLOP/s]

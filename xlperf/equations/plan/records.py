@@ -132,6 +132,8 @@ MasterWeights = Codes("FP32 REMAINDER NONE")
 ActivationStorage = Codes("_ FP8")
 ExpertDispatch = Codes("RANKS NODES")
 OffloadTarget = Codes("HOST DRIVE")
+HostCompute = Codes("FASTER CPU STREAM")
+HostExperts = Codes("_ RAREST")
 Mode = Codes("STATIC CONTINUOUS DISAGGREGATED")
 
 

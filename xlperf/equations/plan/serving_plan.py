@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, known_or, power
+from xlperf.base.arrays import Array, array, divide, known_or, power, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     DENSE_WIDTH,
@@ -187,6 +187,11 @@ class InferencePlan(PlanColumns):
     num_micro_batches = quantity(lambda plan: np.minimum(plan.pipeline_parallel, plan.batch_size))
     # Sequences of the largest micro-batch [-]
     micro_batch_size = quantity(lambda plan: np.ceil(plan.batch_size / plan.num_micro_batches))
+
+
+def holds_weights(plan: InferencePlan) -> bool:
+    """Whether any plan keeps weights in the host's memory."""
+    return some(plan.host_experts_share > 0.0) or some(plan.host_weights_share > 0.0)
 
 
 def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
@@ -379,6 +384,11 @@ POOL_RULES: tuple[Rule[InferencePlan], ...] = (
                " layers of one stage; use 1"),
     _with_pool(lambda plan: plan.two_batch_overlap > 0.0,
                "two batch overlap beside expert accelerators: ping pong batches overlap already"),
+    _with_pool(lambda plan: plan.host_experts_share + plan.host_weights_share > 0.0,
+               "weights in the host's memory beside expert accelerators are not modelled; leave host experts share and"
+               " host weights share at 0"),
+    _with_pool(lambda plan: plan.adapters > 0.0,
+               "adapters beside expert accelerators are not modelled; use adapters 0"),
     _with_pool(lambda plan: plan.sent_to_nodes,
                "expert dispatch nodes is not modelled with expert accelerators; use ranks"),
 )
@@ -406,6 +416,8 @@ REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
          ' concurrency'),
     Rule(lambda plan, model: ~np.isnan(plan.request_rate) & ~(np.isnan(plan.batch_size) & np.isnan(plan.concurrency)),
          "request rate {request_rate} beside a batch size or concurrency: give one of them"),
+    Rule(lambda plan, model: ~np.isnan(plan.host_weights) & (plan.host_experts_share + plan.host_weights_share > 0.0),
+         "host weights beside host experts share or host weights share: give bytes or shares", "host_weights"),
     Rule(lambda plan, model: ~np.isnan(plan.activation_precision) & ~plan.multiplies,
          "activation precision {product_precision} does not go with weights in {weight_precision}; use"
          " {product_precisions}", "activation_precision"),
@@ -437,6 +449,19 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
          "graph tokens {graph_tokens} beside graphs no: the host launches every kernel; leave one of them blank"),
     Rule(lambda plan, model: (plan.offload_target == OffloadTarget.DRIVE) & (plan.kv_offload <= 0.0),
          "offload target drive needs a share of the cache to offload: set kv offload", "offload_target"),
+    Rule(lambda plan, model: (plan.host_experts_share > 0.0) & (model.num_experts == 0.0),
+         "host experts share {host_experts_share} needs a mixture of experts; use host weights share",
+         "host_experts_share"),
+    Rule(lambda plan, model: (plan.host_experts_share + plan.host_weights_share > 0.0) & (plan.two_batch_overlap > 0.0),
+         "weights in the host's memory beside two batch overlap are not modelled; use two batch overlap no"),
+    Rule(lambda plan, model: (plan.adapters > 0.0) & np.isnan(plan.adapter_rank), "adapters need an adapter rank",
+         "adapters"),
+    Rule(lambda plan, model: (plan.adapters == 0.0) & ~np.isnan(plan.resident_adapters),
+         "resident adapters {resident_adapters} need adapters: give their number", "resident_adapters"),
+    Rule(lambda plan, model: ((model.num_selected_layers + model.latent_attention + model.num_linear_layers
+                               + model.uneven + model.local_heads + model.per_layer_size + model.latent_gate > 0.0)
+                              & (plan.adapters > 0.0)),
+         "adapters are modelled beside plain attention with layers alike; this model has other layers", "adapters"),
     Rule(lambda plan, model: (plan.redundant_experts > 0.0) & (model.num_experts == 0.0),
          "redundant experts {redundant_experts} need a mixture of experts; use 0", "redundant_experts"),
     Rule(lambda plan, model: ~fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),

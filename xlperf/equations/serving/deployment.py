@@ -17,6 +17,7 @@ from xlperf.equations.model.operators import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.adapters import adapter_load_time, rank_adapter_size, resident_adapters
 from xlperf.equations.serving.queueing import coming_together
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
@@ -141,7 +142,14 @@ class Deployment:
     def request_latency(self) -> RequestLatency:
         """Time of requests outside the engine's loop, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
-        return RequestLatency(each + token * self.plan.new_tokens, crowd)
+        alone = each + token * self.plan.new_tokens
+        return RequestLatency(alone + self.adapter_load_time if some(self.plan.adapters > 0.0) else alone, crowd)
+
+    @property
+    def adapter_load_time(self) -> Array:
+        """Mean time in which a request's adapter comes from the host, (rows,). [s]"""
+        plan, size = self.plan, self.software["ranks"][:, 0] * rank_adapter_size(self.model, self.plan)
+        return adapter_load_time(size, plan.adapters, resident_adapters(plan), self.device.host_bandwidth[:, 0])
 
     def with_batch(self, batch: Array, prompts: Array) -> Deployment:
         """Deployment with another decode batch and another number of prompts per prefill."""
@@ -221,7 +229,8 @@ def engine_constants(
     software = host_times(constants["serving_software"], host["host_slowdown"])
     launching = constants["serving_software"]["kernel_overhead_time"] * host["launch_slowdown"]
     software["kernel_overhead_time"] = launching
-    software |= {**constants["serving_memory"], **constants["serving_load"], "ranks": host["ranks"]}
+    software |= {**constants["serving_memory"], **constants["serving_load"]}
+    software |= {name: host[name] for name in ("ranks", "offload_efficiency", "handover_time", "adapter_time")}
     return stack_constants(kernels, input_casts=True), software
 
 

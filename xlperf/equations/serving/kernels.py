@@ -382,6 +382,11 @@ def _stored(products: ServingGemms, deployment: Deployment) -> _Stored:
     return _Stored(narrow, weight_size, input_size)
 
 
+def stored_sizes(deployment: Deployment, products: ServingGemms) -> Array:
+    """Bytes of a stored weight of each product, (rows, operators). [B]"""
+    return _stored(products, deployment).weight_size
+
+
 def _gemm_kernels(
     deployment: Deployment, products: ServingGemms, stored: _Stored
 ) -> tuple[MatrixRate, Mapping[str, Array]]:

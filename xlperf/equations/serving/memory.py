@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
-from xlperf.equations.hardware.roofline import WIDE
-from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
+from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.cores import LOCAL, cores_of, keeps_states
-from xlperf.equations.model.layers import layer_blocks
-from xlperf.equations.model.model import Architecture, Model, linear_share
-from xlperf.equations.model.operators import (
-    cache_elements,
-    cache_ratio,
-    embedding_parameters,
-    layer_shares,
-    layer_vector_parameters,
-    linear_vector_parameters,
-    part_of,
-)
-from xlperf.equations.plan.records import WORD
-from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.operators import cache_elements, cache_ratio
+from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
+from xlperf.equations.serving.adapters import rank_adapter_size, resident_adapters
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.kernels import wide_attention
+from xlperf.equations.serving.weights import computed_share, host_weights_size, rank_weights_size
 
 _BUFFERED_LAYERS = 2.0
 _NARROW, _WIDE = 1.0, 2.0
@@ -165,6 +155,7 @@ class CacheSizes(NamedTuple):
     prefix: Array  # shared prefix
     keys: Array  # keys and values of the sequence, without states and set-aside memory
     in_flight: Array  # pages of a prefill beside the sequence, of one request at a time
+    offloaded: Array  # keys and values of the sequence and of the shared prefix in the host's memory
 
 
 def cache_sizes(
@@ -178,6 +169,7 @@ def cache_sizes(
     own_context = plan.new_tokens + held * plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * element
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * element
+    there = np.where(plan.offload_target == OffloadTarget.HOST, plan.kv_offload, 0.0) * (cache + prefix)
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
         cache, prefix = cache * here, prefix * here
@@ -197,7 +189,7 @@ def cache_sizes(
         cache = np.where(pages, stages * paged, cache)
         in_flight = np.where(pages, stages * flying, in_flight)
     if not keeps_states(architecture):
-        return CacheSizes(cache, prefix, cache, in_flight)
+        return CacheSizes(cache, prefix, cache, in_flight, there)
     state = rank_states_size(model, plan, architecture)
     slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
     # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
@@ -205,97 +197,7 @@ def cache_sizes(
     share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
     first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
     whole_sequence = _cache_with_states(cache, state, slots + plan.draft_tokens, share)
-    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight)
-
-
-@cache
-def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-    """Products of a block with weights in the precision of the plan, and in 16 bits."""
-    if block is INDEX:
-        return block.operators, ()
-    wide = tuple(operator for operator in block.operators if block.served(operator) == WIDE)
-    return tuple(operator for operator in block.operators if operator not in wide), wide
-
-
-def _layer_weights(shard: Shard, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
-    """GEMM weights of a mean layer on one rank, (rows,): stored in the precision of the plan, and in 16 bits. [-]"""
-    model, shares = shard.model, layer_shares(shard.model, architecture)
-    attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
-    wide_layers = wide_attention(model, plan, architecture)
-    low, wide = np.zeros(()), np.zeros(())
-    for block in layer_blocks(architecture)[:-1]:  # all but the output projection
-        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
-        if block is EXPERTS:
-            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
-        narrow_products, wide_products = _by_width(block)
-        if wide_products:
-            wide = wide + share * weights(block, shard, wide_products)
-        if narrow_products:
-            held = share * weights(block, shard, narrow_products)
-            if block.place in ("attention", "linear"):
-                wide, held = wide + np.where(wide_layers, held, 0.0), np.where(wide_layers, 0.0, held)
-            low = low + held
-    return np.asarray(low), np.asarray(wide)
-
-
-def _layer_weights_by_part(shard: Shard, plan: InferencePlan, architecture: Architecture) -> Array:
-    """GEMM weights of a mean layer on one rank, each part in its own precision, (rows,). [B]"""
-    model, shares = shard.model, layer_shares(shard.model, architecture)
-    attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
-    size = np.zeros(())
-    for block in layer_blocks(architecture)[:-1]:  # all but the output projection
-        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
-        if block is EXPERTS:
-            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
-        for products, narrow in zip(_by_width(block), (True, False), strict=True):
-            if products:
-                sizes = plan.part_sizes(part_of(block, products[0], architecture)) if narrow else None
-                stored = plan.activation_size if not narrow else plan.weight_size if sizes is None else sizes[0]
-                size = size + share * weights(block, shard, products) * stored
-    return np.asarray(size)
-
-
-def _share(plan: InferencePlan, part: float) -> Array | float:
-    """1 if a pool computes a part of its layers, else 0, (rows,); 1 if every pool computes all. [-]"""
-    own = plan.computes(part)
-    return 1.0 if own is None else own
-
-
-def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
-    """Scales and biases of a mean layer on one rank, (rows,). [-]"""
-    model = shard.model
-    attention = layer_vector_parameters(shard, model.query_key_norm)
-    if not architecture.counted:
-        return attention
-    without = layer_vector_parameters(shard, 0.0)
-    attended = model.num_attention_layers / model.num_layers
-    norms = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * model.hidden_size
-    linear = linear_share(model) * linear_vector_parameters(shard)
-    return np.asarray(attended * attention + (1.0 - attended) * without - norms + linear)
-
-
-def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Weights of the fullest rank, (rows,): its layers, those of its draft module, and its share of one table. [B]"""
-    stages = plan.pipeline_parallel
-    layers = np.ceil(model.num_layers / stages) + plan.layers_drafted
-    shard = Shard(model, plan.attention_parallel, plan.expert_tensor_parallel)
-    small = _layer_small_parameters(shard, architecture)
-    # A first and a last stage that are not the same hold one table each, tied or not.
-    tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
-    tables = embedding_parameters(model, tied)
-    narrow, wide = _layer_weights(shard, plan, architecture)
-    attends = _share(plan, LayerPart.ATTENTION)
-    small, tables = small * attends, tables * attends
-    layer = narrow * plan.weight_size + (small + wide) * plan.activation_size
-    size = np.asarray(layers * layer + tables * plan.activation_size / plan.attention_parallel)
-    own = plan.part_sizes("head")
-    if own is None:
-        return size
-    # Embeddings stay in 16 bits; an output projection of its own has the precision of the checkpoint's.
-    layer = _layer_weights_by_part(shard, plan, architecture) + small * plan.activation_size
-    output = np.where(tied > 0.0, 0.0, embedding_parameters(model, np.ones_like(tied))) * attends
-    of_tables = (tables - output) * plan.activation_size + output * own[0]
-    return np.where(np.isnan(own[0]), size, layers * layer + of_tables / plan.attention_parallel)
+    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight, there)
 
 
 _ROOT_OF_THREE = 1.7320508075688772
@@ -405,6 +307,7 @@ class BatchMemory(NamedTuple):
     kv_cache: Array  # of the batch
     activations: Array  # of a prefill pass
     usable: Array  # limit for the three together
+    host: Array | float = 0.0  # in the memory of the host, for an accelerator
 
     @property
     def used(self) -> Array:
@@ -435,6 +338,11 @@ class ReplicaMemory(NamedTuple):
     max_batch_size: Array  # largest batch that fits, whole; 0 if no sequence fits [-]
     admitted: Array  # requests of a stream that run together: as many as fit with the room reserved for each [-]
     max_concurrency: Array  # cache memory over the cache of one sequence at its longest, as engines log it [-]
+    adapters: Array  # resident adapters, part of the weights [B]
+    adapter_load_time: Array  # mean time in which a request's adapter comes from the host [s]
+    host_size: Array  # weights and adapters in the memory of the host, for an accelerator [B]
+    host_cache_size: Array  # cache of a sequence in the memory of the host, likewise [B]
+    host_capacity: Array  # memory of the host, likewise [B]
 
     @property
     def once(self) -> Array:
@@ -458,7 +366,8 @@ class ReplicaMemory(NamedTuple):
         usable = usable_memory(
             self.capacity, self.reserved, self.weights, activations, self.budget, self.activation_share
         )
-        return BatchMemory(self.weights, own * self.kv_cache_size + self.once, activations, usable)
+        host = self.host_size + own * self.host_cache_size
+        return BatchMemory(self.weights, own * self.kv_cache_size + self.once, activations, usable, host)
 
 
 def _held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
@@ -527,7 +436,7 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     """
     most = plan.max_running_batch / plan.data_parallel_attention
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
-    requests = requests * _share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
+    requests = requests * computed_share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
     hidden = plan.prefill_tokens * model.hidden_size * plan.activation_size
     ranks = plan.replica_ranks
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
@@ -549,7 +458,15 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     model, plan, architecture = deployment.model, deployment.plan, deployment.architecture
     engine = {name: values[:, 0] for name, values in deployment.software.items()}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
-    weights = rank_weights_size(model, plan, architecture)
+    weights, host_size = rank_weights_size(model, plan, architecture), np.zeros_like(capacity)
+    if holds_weights(plan):
+        host_size = host_weights_size(model, plan, architecture)
+        # Of weights that move in each step, two layers are on the accelerator.
+        stages = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+        here = np.where(plan.host_compute == HostCompute.STREAM, np.minimum(_BUFFERED_LAYERS / stages, 1.0), 0.0)
+        weights = weights - host_size * (1.0 - here)
+    adapter, resident = rank_adapter_size(model, plan), resident_adapters(plan)
+    weights, host_size = weights + resident * adapter, host_size + (plan.adapters - resident) * adapter
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
     once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)
@@ -590,4 +507,12 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     ratio = np.maximum(divide(spare, sizes.sequence + sizes.in_flight), 0.0) * plan.data_parallel_attention
     concurrency = np.where(sizes.in_flight > 0.0, ratio, np.maximum(ratio, batch))
     sequence = sizes.sequence, sizes.prefix, sizes.in_flight, sizes.keys, working_set, most
-    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency)
+    ranks = engine["ranks"]
+    host = (
+        resident * adapter,
+        deployment.adapter_load_time,
+        ranks * host_size,
+        ranks * sizes.offloaded,
+        deployment.device.host_memory_capacity[:, 0],
+    )
+    return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency, *host)

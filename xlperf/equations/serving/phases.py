@@ -35,8 +35,10 @@ from xlperf.equations.model.operators import (
     serving_vectors,
 )
 from xlperf.equations.plan.records import WORD, OffloadTarget
-from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
+from xlperf.equations.serving.adapters import adapter_layer
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
+from xlperf.equations.serving.host import with_host_weights
 from xlperf.equations.serving.kernels import (
     ALL_REDUCE,
     CONTEXT,
@@ -53,7 +55,7 @@ from xlperf.equations.serving.kernels import (
     product_times,
     serving_messages,
 )
-from xlperf.equations.serving.memory import rank_weights_size
+from xlperf.equations.serving.weights import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = RESOURCES
@@ -238,7 +240,12 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     messages = serving_messages(deployment, shape, batching, phases)
     launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
     between = kernels.attention.layer_calls()
-    host = _host(deployment, shape, running, launched + total(messages.calls)[:, None], between, phases)
+    launched = launched + total(messages.calls)[:, None]
+    with_adapters = some(plan.adapters > 0.0)
+    if with_adapters:
+        adding, kernel_calls = _adapters(deployment, shape, batching, phases)
+        launched = launched + kernel_calls
+    host = _host(deployment, shape, running, launched, between, phases)
     exposed = messages.time
     if PREFILL in phases and some(plan.context_parallel > 1.0):
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
@@ -252,6 +259,15 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         # A pass pays its overhead once, not once per half.
         host = host._replace(pass_overhead=host.pass_overhead / halves, request_overhead=host.request_overhead / halves)
         parts = _parts(kernels, messages, exposed, host)
+    if with_adapters:
+        parts = parts.copy(order="F")
+        parts[:, :, 0, VECTOR] += adding
+    if holds_weights(plan):
+        products = serving_gemms(deployment.model, shape, architecture, phases)
+        gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, parts, phases)
+        kernels, parts = kernels._replace(gemms=gemms), parts.copy(order="F")
+        parts[:, :, 0, MATRIX] = gemms.layer_time()
+        parts[:, :, 0, FIXED] += waiting
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
     # Host time per request or token: in decoding it may overlap with the computation of a stage, drafts included.
@@ -293,6 +309,21 @@ def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -
     parts[:, :, 0, FIXED] = host.layer_overhead + launching
     parts[:, :, 1, FIXED] = host.pass_overhead
     return parts
+
+
+def _adapters(
+    deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Time and kernels of the adapters of a layer, (rows, phases)."""
+    plan, constants = deployment.plan, deployment.kernels["vector"]
+    efficiency, each = constants["memory_efficiency"][:, 0], deployment.software["adapter_time"][:, 0]
+    requests = {PREFILL: shape.prefill_sampled, DECODING: np.ceil(batching.sequences / plan.data_parallel_attention)}
+    columns = [
+        adapter_layer(deployment.model, plan, deployment.device, efficiency, each, shape.of(phase)[0], requests[phase])
+        for phase in phases
+    ]
+    time, kernels = (side_by_side(*values) for values in zip(*columns, strict=True))
+    return time, kernels
 
 
 def _with_offload(
