@@ -77,3 +77,19 @@ def test_flashattention_3_of_sglang_came_in_2025(catalog: Catalog) -> None:
             "tensor_parallel": 1, "prompt_length": 32000, "output_length": 100, "concurrency": 50}  # fmt: skip
     early, late = of_releases(catalog, plan, "0.4.4", "0.4.9")
     assert late["tokens_per_second"] > 1.1 * early["tokens_per_second"]
+
+
+def test_nemo_without_a_release_is_its_newest_stack(catalog: Catalog) -> None:
+    """B99: Qwen3-30B-A3B on 16 H100, EP2, micro batches of 8, full recomputation: 14.44 s in the mean of 3,000 steps
+    [Megatron-Bridge issue 949]. Experts of NeMo 2 were measured with 1 to 8 a rank.
+    """
+    plan = {"model": "Qwen3-30B-A3B", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "pipeline_parallel": 2,
+            "virtual_pipeline": 2, "expert_parallel": 2, "micro_batch_size": 8, "global_batch_size": 512,
+            "sequence_length": 4096, "recompute": "full", "cross_entropy": "fused"}  # fmt: skip
+    named = (("nemo", ""), ("nemo-bridge", ""), ("nemo", "25.09"), ("nemo", "25.04"))
+    rows = [{**plan, "software": software, "software_release": release} for software, release in named]
+    result = evaluate(table_from_rows("training", [*rows[0]], [[*row.values()] for row in rows]), catalog)
+    times = result.number("step_time").tolist()
+    assert times[0] == times[1] == times[2] != times[3]
+    assert times[0] == pytest.approx(14.44, rel=0.15)
+    assert result.number("step_time_low")[0] < 14.44 < result.number("step_time_high")[0]

@@ -115,6 +115,7 @@ def test_ms_swift(models: Table) -> None:
     result = read(text, models)
     assert said(result, "precision", "zero_stage", "sequence_length") == ["bf16", 1.0, 8192.0]
     assert said(result, "model", "recompute", "micro_batch_size") == ["Qwen3-30B-A3B", "selective", 1.0]
+    assert said(result, "software") == ["megatron-swift"]
     assert any(note.startswith("defaults of ms-swift: ") for note in result.notes)
 
 

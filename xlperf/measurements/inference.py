@@ -315,7 +315,7 @@ def engine_of(framework: str) -> str:
     words = framework.casefold()
     for start, engine in _ENGINES.items():
         if words.startswith(start):
-            return calibrated_release(engine, release_in(framework))
+            return calibrated_release("inference", engine, release_in(framework))
     return words.split()[0] if words else ""
 
 
