@@ -76,8 +76,8 @@ def calibrated_release(kind: str, software: str, release: str) -> str:
     name of the line without an end, else the name of the software; a blank release means them, and so does one that
     cannot be compared.
 
-    >>> [calibrated_release("inference", "vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "0.14", "")]
-    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm', 'vllm']
+    >>> [calibrated_release("inference", "vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "")]
+    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm']
     >>> [calibrated_release("training", "nemo", release) for release in ("22.09", "25.04.01", "25.09", "")]
     ['nemo-2022', 'nemo', 'nemo-bridge', 'nemo-bridge']
     """
