@@ -50,14 +50,14 @@ def test_a_measured_release_by_name_and_by_number_is_the_same(catalog: Catalog) 
 
 def test_engines_of_early_2025_ran_deepseek_slowly_whichever_it_was(catalog: Catalog) -> None:
     """DeepSeek-V3 on 16 H100, one request: vLLM 0.7 30 token/s [SGLang issue 3656], TensorRT-LLM 0.17 23 [its issue
-    2786].
+    2786]. Later releases of vLLM still wait between the two machines, as SGLang of July 2025 does (43 token/s).
     """
     plan = {"model": "DeepSeek-V3", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "tensor_parallel": 16,
             "prompt_length": 512, "output_length": 512, "concurrency": 1}  # fmt: skip
-    for engine, release, measured in (("vllm", "0.7.2", 30.0), ("tensorrt-llm", "0.17.0", 22.7)):
+    for engine, release, measured, gain in (("vllm", "0.7.2", 30.0, 1.15), ("tensorrt-llm", "0.17.0", 22.7, 1.5)):
         early, late = of_releases(catalog, {**plan, "software": engine}, release, "")
         assert early["tokens_per_second"] == pytest.approx(measured, rel=0.25)
-        assert late["tokens_per_second"] > 1.5 * early["tokens_per_second"]
+        assert late["tokens_per_second"] > gain * early["tokens_per_second"]
 
 
 def test_layers_of_experts_scaled_by_blocks_take_longest_in_tensorrt_llm_on_hopper(catalog: Catalog) -> None:

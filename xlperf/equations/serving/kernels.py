@@ -165,8 +165,8 @@ def engine_all_reduce_time(
     the host post the messages of the library, which delays the kernels of a step by :math:`t_{host}`.
 
     .. math::
-        t = \begin{cases} \min(t_{library}, t_{engine}) & \text{inside a machine} \\ t_{library} + t_{host} & \text{else}
-        \end{cases}
+        t = \begin{cases} \min(t_{library}, t_{engine}) & \text{inside a machine} \\
+        t_{library} + t_{host} & \text{else} \end{cases}
 
     Sources: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
     Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521. vLLM, custom_all_reduce.py: not
