@@ -549,13 +549,17 @@ def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
 
 
 def _scores(deployment: Deployment, call: Prompts | Steps, kernel: Scores) -> Work:
-    """Products on the matrix units beside their traffic, at the mean of two contexts if there are two."""
+    """Products on the matrix units beside their traffic, at the mean of two contexts if there are two; in a decode step
+    of latent attention also the small kernels of the index.
+    """
     device, (flop, traffic) = deployment.device, kernel
     flop, traffic = (values[:, None] if values.ndim < 2 else values for values in (flop, traffic))
     work = flop, traffic, score_time(device, deployment.kernels, flop, traffic)
     if flop.shape[-1] == 1:
         return work
     flop, traffic, time = (0.5 * (values[:, :1] + values[:, 1:]) for values in work)
+    if call.architecture.one_vector:
+        time = time + deployment.kernels["attention_latent"]["index_time"]
     return flop, traffic, time
 
 
