@@ -166,7 +166,7 @@ def _same(one: Table, other: Table) -> None:
     }
 
 
-def test_the_only_sheet_of_a_workbook_is_read_whatever_its_name(tmp_path: Path) -> None:
+def test_the_only_sheet_of_plans_is_read_whatever_its_name(tmp_path: Path) -> None:
     """Excel names a new sheet Sheet1; headers with a mean, a target, a question mark."""
     header = [
         "Model",
@@ -186,7 +186,11 @@ def test_the_only_sheet_of_a_workbook_is_read_whatever_its_name(tmp_path: Path) 
     (table,) = read_plans(path)
     assert table.kind == "inference"
     assert [table.number(name)[0] for name in ("prompt_length", "output_length", "ttft_target")] == [1000, 100, 0.5]
-    book.create_sheet("Notes")
+    book.create_sheet("Notes").append(["of the capacity study"])
+    book.save(path)
+    assert len(read_plans(path)[0]) == 1
+    for row in (header[:5], ["Llama3-70B", "H100", 8, 1000, 100]):
+        book["Notes"].append(row)
     book.save(path)
     with pytest.raises(InputError, match='there is no sheet "training" or "inference"; known: Sheet1, Notes'):
         read_plans(path)
