@@ -183,10 +183,10 @@ NEMO = (
         ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
         ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
         # a bar of the Trainer, behind one that loads checkpoints
-        ("Loading checkpoint shards: 100%|##| 4/4 [00:05<00:00, 1.43s/it]\r 63%|###   | 200/315 [38:06<21:54, 11.43s/it]\n",
-         "step time", 11.43),
+        ("Loading checkpoint shards: 100%|##| 4/4 [00:05<00:00, 1.43s/it]\r"
+         " 63%|###   | 200/315 [38:06<21:54, 11.43s/it]\n", "step time", 11.43),
         ("{'loss': 0.5, 'train_speed(s/it)': 9.62}\n", "step time", 9.62),
-        ("[2025-07-01 10:00:00 TP0] Decode batch. #running-req: 32, #token: 40960, token usage: 0.12, cuda graph: True, "
+        ("[2025-07-01 10:00:00 TP0] Decode batch. #running-req: 32, #token: 40960, cuda graph: True, "
          "gen throughput (token/s): 1720.5, #queue-req: 0\n", "tokens per second", 1720.5),
         ("INFO 06-01 10:00:00 [loggers.py:116] Engine 000: Avg prompt throughput: 3300.2 tokens/s, Avg generation "
          "throughput: 1650.1 tokens/s, Running: 32 reqs\nINFO 06-01 10:00:10 [loggers.py:116] Engine 000: Avg prompt "
