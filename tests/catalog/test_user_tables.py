@@ -479,27 +479,6 @@ def test_a_decimal_comma_is_named(text: str, words: str) -> None:
         table_from_rows("inference", header, [[*PLAN, text]])
 
 
-def test_shares_in_percent_and_other_spellings_of_choices_are_read(tmp_path: Path) -> None:
-    """Exports of a sheet in percent; dtypes of PyTorch; --kv-cache-dtype of engines; a rate of requests, no mode."""
-    path = tmp_path / "plans.csv"
-    path.write_text(
-        "model,GPU,GPUs,ISL,OSL,precision,kv cache dtype,memory fraction,QPS\n"
-        "Llama3-70B,H100-SXM-80GB,8,1000,100,bfloat16,fp8_e4m3,90%,0.5\n"
-        "Llama3-70B,H100-SXM-80GB,8,1000,100,FP8 (E4M3),half,92.5 %,0.5\n"
-    )
-    (table,) = read_plans(path)
-    assert table.text("precision").tolist() == ["bf16", "fp8"]
-    assert table.text("kv_precision").tolist() == ["fp8", "fp16"]
-    assert table.number("memory_fraction").tolist() == [0.9, 0.925]
-    assert np.isfinite(evaluate(replace_tensor(table), load_catalog()).number("tpot")).all()
-    with pytest.raises(InputError, match='must be a whole number of at least 1, got "50%"'):
-        table_from_rows("inference", HEADER, [[*PLAN[:3], "50%", *PLAN[4:]]])
-
-
-def replace_tensor(table: Table) -> Table:
-    return replace(table, columns={**table.columns, "tensor_parallel": np.full(len(table), 8.0)})
-
-
 def test_a_whole_number_with_a_thousands_point_is_not_a_small_one(tmp_path: Path) -> None:
     """In a CSV file 2.000 is two or two thousand tokens."""
     path = tmp_path / "plans.csv"
