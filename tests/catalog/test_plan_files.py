@@ -15,10 +15,12 @@ from work import calls
 
 from xlperf.addin.cells import read_block, read_plans_of
 from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.cells import plan_kind, table_kind
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
 
 PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]
 
@@ -166,7 +168,7 @@ def _same(one: Table, other: Table) -> None:
     }
 
 
-def test_the_only_sheet_of_a_workbook_is_read_whatever_its_name(tmp_path: Path) -> None:
+def test_the_only_sheet_of_plans_is_read_whatever_its_name(tmp_path: Path) -> None:
     """Excel names a new sheet Sheet1; headers with a mean, a target, a question mark."""
     header = [
         "Model",
@@ -186,7 +188,29 @@ def test_the_only_sheet_of_a_workbook_is_read_whatever_its_name(tmp_path: Path) 
     (table,) = read_plans(path)
     assert table.kind == "inference"
     assert [table.number(name)[0] for name in ("prompt_length", "output_length", "ttft_target")] == [1000, 100, 0.5]
-    book.create_sheet("Notes")
+    book.create_sheet("Notes").append(["of the capacity study"])
+    book.save(path)
+    assert len(read_plans(path)[0]) == 1
+    for row in (header[:5], ["Llama3-70B", "H100", 8, 1000, 100]):
+        book["Notes"].append(row)
     book.save(path)
     with pytest.raises(InputError, match='there is no sheet "training" or "inference"; known: Sheet1, Notes'):
+        read_plans(path)
+
+
+def test_shares_in_percent_and_other_spellings_of_choices_are_read(tmp_path: Path) -> None:
+    """Exports of a sheet in percent; dtypes of PyTorch; --kv-cache-dtype of engines; a rate of requests, no mode."""
+    path = tmp_path / "plans.csv"
+    path.write_text(
+        "model,GPU,GPUs,ISL,OSL,precision,kv cache dtype,memory fraction,QPS,TP\n"
+        "Llama3-70B,H100-SXM-80GB,8,1000,100,bfloat16,fp8_e4m3,90%,0.5,8\n"
+        "Llama3-70B,H100-SXM-80GB,8,1000,100,FP8 (E4M3),half,92.5 %,0.5,8\n"
+    )
+    (table,) = read_plans(path)
+    assert table.text("precision").tolist() == ["bf16", "fp8"]
+    assert table.text("kv_precision").tolist() == ["fp8", "fp16"]
+    assert table.number("memory_fraction").tolist() == [0.9, 0.925]
+    assert np.isfinite(evaluate(table, load_catalog()).number("tpot")).all()
+    path.write_text("model,accelerator,num accelerators\nLlama3-70B,H100-SXM-80GB,50%\n")
+    with pytest.raises(InputError, match='must be a whole number of at least 1, got "50%"'):
         read_plans(path)

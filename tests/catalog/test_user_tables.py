@@ -469,6 +469,7 @@ def test_other_files_of_spreadsheet_programs_are_refused_by_name(tmp_path: Path,
         ("1.024,5", 'got "1.024,5", which has a decimal comma; write 1024.5'),
         ("1,024", 'got "1,024", which has a decimal comma or a thousands separator; write 1.024 or 1024'),
         ("1,024,000.5", 'got "1,024,000.5", which has thousands separators; write 1024000.5'),
+        ("0.9k", 'got "0.9k"; write 900 or 922'),
     ],
 )
 def test_a_decimal_comma_is_named(text: str, words: str) -> None:

@@ -115,6 +115,7 @@ def test_ms_swift(models: Table) -> None:
     result = read(text, models)
     assert said(result, "precision", "zero_stage", "sequence_length") == ["bf16", 1.0, 8192.0]
     assert said(result, "model", "recompute", "micro_batch_size") == ["Qwen3-30B-A3B", "selective", 1.0]
+    assert said(result, "software") == ["megatron-swift"]
     assert any(note.startswith("defaults of ms-swift: ") for note in result.notes)
 
 
@@ -364,3 +365,30 @@ def test_the_command_names_the_engine(line: str, software: str, models: Table) -
     """Two flags that all engines share made SGLang vLLM, and one flag a training stack."""
     result = read_launch(line, "file", given=SERVING, models=models)
     assert said(result, "software", "num_accelerators") == [software, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "load"),
+    [  # a limit of the engine is no static batch: vllm issue 51041 refuses one request where 32 have no room
+        ("vllm serve Qwen/Qwen3-8B --max-num-seqs 32", "concurrency=32"),
+        ("python3 -m sglang.launch_server --model Qwen/Qwen3-8B --max-running-requests 48", "concurrency=48"),
+        ("trtllm-serve Qwen/Qwen3-8B --max_batch_size 64 --tp_size 2", "concurrency=64"),
+        # benchmarks without a rate send all requests at once
+        ("vllm bench throughput --model Qwen/Qwen3-8B --input-len 1024 --output-len 512 --num-prompts 500",
+         "concurrency=500; run_requests=500"),
+        ("vllm serve Qwen/Qwen3-8B --max-num-seqs 128\nvllm bench serve --model Qwen/Qwen3-8B --random-input-len 1024 "
+         "--random-output-len 128 --num-prompts 200 --request-rate inf",
+         "concurrency=200; run_requests=200; max_running_batch=128"),
+        # batches of one step
+        ("python -m sglang.bench_one_batch --model-path Qwen/Qwen3-8B --batch 32 --input-len 256 --output-len 32",
+         "batch_size=32; concurrency=None"),
+        ("vllm bench latency --model Qwen/Qwen3-8B --input-len 1024 --output-len 128 --batch-size 8 --num-iters 10",
+         "batch_size=8; concurrency=None"),
+    ],
+)  # fmt: skip
+def test_loads_of_servers_and_benchmarks(models: Table, line: str, load: str) -> None:
+    given = {"accelerator": "H100-SXM-80GB", "prompt_length": "1000", "output_length": "100"}
+    result = read_launch(line, "file", given=given, models=models)
+    for pair in load.split("; "):
+        name, value = pair.split("=")
+        assert said(result, name) == ([float(value)] if value != "None" else [None]), pair

@@ -152,6 +152,13 @@ def test_what_is_no_log_gets_a_line(command: Command, tmp_path: Path, content: b
     assert command("diagnose", workbook(), "--log", path).err.count("\n") == 1
 
 
+def test_a_log_that_ends_out_of_memory_gets_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "failed.log"
+    path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB. GPU 3 has 79.10 GiB\n")
+    with pytest.raises(InputError, match=r"ends out of memory without a measured step or request: xlperf evaluate"):
+        read_log(path)
+
+
 # --- numbers as each stack writes them, warm-up by step, and logs that contradict the plan ---------------------------
 
 NEMO = (
@@ -175,8 +182,17 @@ NEMO = (
         ("Mean TTFT (ms):  474.30\nMean TPOT (ms):  12.05\n", "tpot", 12.05),
         ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
         ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
+        # a bar of the Trainer, behind one that loads checkpoints
+        ("Loading checkpoint shards: 100%|##| 4/4 [00:05<00:00, 1.43s/it]\r"
+         " 63%|###   | 200/315 [38:06<21:54, 11.43s/it]\n", "step time", 11.43),
+        ("{'loss': 0.5, 'train_speed(s/it)': 9.62}\n", "step time", 9.62),
+        ("[2025-07-01 10:00:00 TP0] Decode batch. #running-req: 32, #token: 40960, cuda graph: True, "
+         "gen throughput (token/s): 1720.5, #queue-req: 0\n", "tokens per second", 1720.5),
+        ("INFO 06-01 10:00:00 [loggers.py:116] Engine 000: Avg prompt throughput: 3300.2 tokens/s, Avg generation "
+         "throughput: 1650.1 tokens/s, Running: 32 reqs\nINFO 06-01 10:00:10 [loggers.py:116] Engine 000: Avg prompt "
+         "throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s\n", "tokens per second", 1650.1),
     ],
-)
+)  # fmt: skip
 def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, value: float) -> None:
     path = tmp_path / "log"
     path.write_text(text)

@@ -171,8 +171,9 @@ def test_more_is_never_faster(model: str, column: str) -> None:
 
 def test_attention_stops_growing_with_the_context_and_the_index_does_not() -> None:
     short, long = (
-        parts(load_catalog(), served({"prompt_length": length, "batch_size": 8})) for length in (8192, 65536)
-    )
+        parts(load_catalog(), served({"prompt_length": length, "batch_size": 8, "software": "tensorrt-llm"}))
+        for length in (8192, 65536)
+    )  # TensorRT-LLM has no time of small kernels beside the scores
     assert long["decode", "selected attention"] == pytest.approx(short["decode", "selected attention"], rel=1e-9)
     assert long["decode", "index"] > 2.0 * short["decode", "index"]
 

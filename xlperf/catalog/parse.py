@@ -32,13 +32,15 @@ from xlperf.catalog.cells import (
     parse_header,
     shown,
 )
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, schema, split_header
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, choice_aliases, schema, split_header
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
 _BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
 _COMMA = re.compile(r"[+-]?[0-9][0-9.' \u00a0]*(,[0-9]+)+(\.[0-9]+)?")  # of decimals, or between thousands
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s?%")
+_KILO = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s?[kK]")
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 2.000, which is two or two thousand
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
@@ -85,6 +87,9 @@ def _number(field: Field, value: object, from_text: bool) -> float:
             number = float(value)
     elif isinstance(value, str):
         number = number_of(value)
+        percent = _PERCENT.fullmatch(value.strip())
+        if percent and field.high == 1.0 and field.factor == 1.0:
+            number, from_text = float(percent[1]) / 100.0, True
         if not from_text and math.isfinite(number):
             point = ", without a thousands separator" if _THOUSANDS.fullmatch(value.strip()) else ""
             text = f"got the text {shown(value)}; enter it as a number{point}"
@@ -105,11 +110,14 @@ def _number(field: Field, value: object, from_text: bool) -> float:
 
 
 def _comma_words(text: str) -> str:
-    """Advice for a number with a decimal comma, or with commas between thousands; else nothing.
+    """Advice for a number with a decimal comma, with commas between thousands, or with a k; else nothing.
 
-    >>> print(_comma_words("0,9"), _comma_words("1,024,000"))
-    , which has a decimal comma; write 0.9 , which has thousands separators; write 1024000
+    >>> print(_comma_words("0,9"), _comma_words("1,024,000"), _comma_words("8k"))
+    , which has a decimal comma; write 0.9 , which has thousands separators; write 1024000 ; write 8000 or 8192
     """
+    thousands = _KILO.fullmatch(text.strip())
+    if thousands:
+        return f"; write {float(thousands[1]) * 1000:.0f} or {float(thousands[1]) * 1024:.0f}"
     match = _COMMA.fullmatch(text.strip())
     if match is None:
         return ""
@@ -145,7 +153,8 @@ def _flag(field: Field, value: object) -> float:
 
 def _choice(field: Field, value: object) -> str:
     if isinstance(value, str):
-        spelled = re.sub(r"[\s_\-]+", "-", value.casefold())
+        spelled = re.sub(r"[\s_\-()]+", "-", value.casefold()).strip("-")
+        spelled = choice_aliases().get(spelled, spelled) if spelled not in field.column.choices else spelled
         for choice in field.column.choices:
             if choice.casefold() == spelled:
                 return choice

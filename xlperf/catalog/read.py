@@ -224,8 +224,10 @@ def read_plan_tables(
     with open_workbook(path) as book:
         wanted = [sheet] if sheet is not None else [name for name in PLAN_TABLES if kind in (None, name)]
         results = [(name, book.sheet(name)) for name in wanted]
-        if sheet is None and len(book.sheets) == 1 and not any(spelled for _, spelled in results):
-            results = [(name, name) for name in book.sheets]  # the only sheet, whatever its name
+        if sheet is None and not any(spelled for _, spelled in results):
+            alone = [name for name in book.sheets if len(book.sheets) == 1 or _holds_plans(book, name)]
+            if len(alone) == 1:  # whatever its name
+                results = [(name, name) for name in alone]
         if not any(spelled for _, spelled in results):
             words = sheet if sheet is not None else '" or "'.join(wanted)
             faults.append(Fault(book.name, missing_sheet(book, words)))
@@ -238,6 +240,15 @@ def read_plan_tables(
                 meant = "inference" if block and "prompt_length" in plan_names(block.header) else "training"
             _read_sheet(book, spelled, meant, tables, faults)
     return tables, faults
+
+
+def _holds_plans(book: Workbook, sheet: str) -> bool:
+    """Whether a sheet that is no table of the catalog has a header of plans, or a card of one."""
+    if sheet.strip().casefold() in EVERY_TABLE:
+        return False
+    blocks = (find_block(book, sheet, kind) for kind in PLAN_TABLES)
+    named = (plan_names(block.header) for block in blocks if block is not None)
+    return any({"model", "accelerator"} <= set(names) for names in named) or _sheet_card(book, sheet) is not None
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:

@@ -382,6 +382,17 @@ def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
     return columns, nouns
 
 
+@cache
+def choice_aliases() -> dict[str, str]:
+    """Choices by other spellings of them.
+
+    >>> choice_aliases()["bfloat16"], choice_aliases()["fp8-e4m3"]
+    ('bf16', 'fp8')
+    """
+    rows = resources.rows("catalog/choice_aliases.csv")
+    return {spelled: row["choice"] for row in rows for spelled in row["aliases"].split(";")}
+
+
 def counted_nouns(column_: Column) -> frozenset[str]:
     """Nouns in a header that replace the unit of a count: tokens, requests, GPUs."""
     return _trade()[1].get(column_.name, frozenset())

@@ -229,9 +229,8 @@ def software_words(plans: Table) -> Words:
     if "software" not in plans and "software_release" not in plans:
         return Words(repeated(0, len(plans), np.int64), (declared,))
     names = plans.filled("software").tolist()
-    if "software_release" in plans:
-        pairs = zip(names, plans.text("software_release").tolist(), strict=True)
-        names = [calibrated_release(name, release) if release else name for name, release in pairs]
+    releases = plans.text("software_release").tolist() if "software_release" in plans else [""] * len(names)
+    names = [calibrated_release(plans.kind, name, release) for name, release in zip(names, releases, strict=True)]
     if "compiled" in plans:
         pairs = zip(names, plans.number("compiled").tolist(), strict=True)
         names = [_compiled(name, how) if name.strip().casefold() in (COMPILED, EAGER) else name for name, how in pairs]

@@ -108,7 +108,7 @@ def plan_of(
     plan |= _model(plan, settings, models, stack, notes)
     if not training:
         _serving_precision(plan, settings, stack, models, notes)
-        _running(plan, settings, stack)
+        _running(plan, settings, stack, notes)
     without = [row for row in stack_defaults(stack) if row[0] not in plan]
     if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
         for column, _, value in without:
@@ -204,17 +204,26 @@ def _limited_alone(stack: str, replicas: float) -> float:
     return 1.0 if STACKS[stack].request_limit == "all" else replicas
 
 
-def _running(plan: Stated, settings: Mapping[str, str], stack: str) -> None:
-    """Request limit of an engine: of a static batch, or of the running batch under load."""
-    if "@running" not in settings:
-        return
+def _running(plan: Stated, settings: Mapping[str, str], stack: str, notes: list[str]) -> None:
+    """Load of a plan that states none, and the request limit of an engine.
+
+    Benchmarks send all requests of a run at once unless a rate or a concurrency is given. Without a run the load is the
+    request limit.
+    """
+    loads = {"concurrency", "request_rate", "batch_size"}
+    if "run_requests" in plan and not loads & plan.keys():
+        plan["concurrency"] = plan["run_requests"]
+        notes.append(f"no rate is stated: all {plan['run_requests']} requests are sent at once")
     most = _number(settings, "@running")
-    if "concurrency" in plan or "request_rate" in plan:
-        if most >= 1.0:
-            copies = _limited_alone(stack, _number(plan, "data_parallel_attention", 1.0))
-            plan["max_running_batch"] = _text(most * copies)
-    else:
-        plan["batch_size"] = settings["@running"]
+    if most >= 1.0:
+        limit = _text(most * _limited_alone(stack, _number(plan, "data_parallel_attention", 1.0)))
+        if loads & plan.keys():
+            plan["max_running_batch"] = limit
+        else:
+            plan["concurrency"] = limit
+            notes.append(f"no load is stated: {limit} requests at once, as many as the engine runs")
+    if "concurrency" in plan:
+        plan.setdefault("mode", "continuous")
 
 
 def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:

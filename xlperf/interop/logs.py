@@ -46,6 +46,7 @@ _SUFFIXES = {b"": 1.0, **{name.upper().encode(): UNITS[name].factor for name in 
 _SUFFIXES[b"B"] = _SUFFIXES[b"G"]
 _STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?![\d.])")
 """Number of the iteration or step that a line belongs to."""
+_NO_ROOM = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory")
 SETTING, RATE = "setting", "rate"
 """How a pattern is used that gives no result: a column of the plan, or FLOP per second of one accelerator."""
 
@@ -116,7 +117,10 @@ def read_log(path: str | Path) -> Log:
     if not results:
         names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
         known = ", ".join(dict.fromkeys(names))
-        raise InputError(Fault(Path(path).name, f"has no step time, throughput or latency of {known}"))
+        problem = f"has no step time, throughput or latency of {known}"
+        if any(_NO_ROOM.search(block) for block in blocks(Path(path))):
+            problem = "ends out of memory without a measured step or request: xlperf evaluate says what the plan needs"
+        raise InputError(Fault(Path(path).name, problem))
     return Log(list(results.values()), list(settings.values()))
 
 

@@ -71,20 +71,24 @@ def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default]
 
 
 @lru_cache(maxsize=4096)
-def calibrated_release(software: str, release: str) -> str:
-    """Name of the releases that an engine's release was measured with; the software itself for the newest ones, and for
-    a release that cannot be compared.
+def calibrated_release(kind: str, software: str, release: str) -> str:
+    """Name of the releases that a release of a training stack or an engine was measured with. The newest ones have the
+    name of the line without an end, else the name of the software; a blank release means them, and so does one that
+    cannot be compared.
 
-    >>> [calibrated_release("vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "0.14", "")]
-    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm', 'vllm']
+    >>> [calibrated_release("inference", "vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "")]
+    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm']
+    >>> [calibrated_release("training", "nemo", release) for release in ("22.09", "25.04.01", "25.09", "")]
+    ['nemo-2022', 'nemo', 'nemo-bridge', 'nemo-bridge']
     """
     try:
-        at = release_of(release)
+        at = release_of(release) if release else None
     except ValueError:
-        return software
+        at = None
     name = software.strip().casefold()
-    known = (row for row in resources.stack_rows("releases") if row["software"] == name)
-    return next((row["name"] for row in known if at < release_of(row["until"])), software)
+    known = (row for row in resources.stack_rows("releases") if (row["kind"], row["software"]) == (kind, name))
+    ended = (row["name"] for row in known if not row["until"] or (at is not None and at < release_of(row["until"])))
+    return next(ended, software)
 
 
 @lru_cache(maxsize=4096)

@@ -311,11 +311,15 @@ def engine_of(framework: str) -> str:
     ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
     >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.5.6")
     ('tensorrt-llm-0.17', 'sglang-0.4', 'sglang')
+    >>> engine_of("vLLM with ATOM (2026)")
+    'atom'
     """
     words = framework.casefold()
+    if "with atom" in words:  # models and kernels of ATOM behind the server of another engine
+        return "atom"
     for start, engine in _ENGINES.items():
         if words.startswith(start):
-            return calibrated_release(engine, release_in(framework))
+            return calibrated_release("inference", engine, release_in(framework))
     return words.split()[0] if words else ""
 
 

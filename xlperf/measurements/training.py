@@ -15,6 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.interop.software import calibrated_release
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
 
 
@@ -77,11 +78,7 @@ _PLAIN = {
     "sequence_parallel": "sp",
 }
 _RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
-_NEMO = (("22.11", "nemo-2022"), ("25.09", "nemo"))
-"""Stacks that were called NeMo, and the release that ended each: Transformer Engine came with 22.11, Megatron-Bridge
-without the trainer of NeMo 2 with 25.09."""
-_NEWEST_NEMO = "nemo-bridge"
-_NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
+_NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", "nemo-bridge")
 _CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")
 """Words of notes on a loss whose settings do not state its kernels."""
 _ADAPTER_RANK = 16.0  # rank of adapters that a row of fine-tuning does not state (assumption)
@@ -121,8 +118,7 @@ def nemo_stack(source: str) -> str:
     >>> [nemo_stack(words) for words in ("bignlp-train:22.09", "(v25.05)", "[25.09 NeMo Container]", "a blog")]
     ['nemo-2022', 'nemo', 'nemo-bridge', 'nemo-bridge']
     """
-    release = nemo_release(source)[: len("yy.mm")]
-    return next((stack for until, stack in _NEMO if release and release < until), _NEWEST_NEMO)
+    return calibrated_release("training", "nemo", nemo_release(source))
 
 
 def recipe_choice(printed: str) -> str:

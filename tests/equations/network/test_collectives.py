@@ -295,3 +295,14 @@ def test_engines_have_no_kernels_of_their_own_for_more_than_two_cards_in_slots()
         engine = engine_all_reduce_time(size, ranks, 1.0, net, kernels).item()
         library = collective_time("all_reduce", size, ranks, 1.0, net, kernels["all_reduce"]).item()
         assert (engine == library) == alike and engine <= library
+
+
+def test_engines_wait_for_the_host_between_machines_alone() -> None:
+    constants_of = {name: constants(name) for name in ("all_reduce", "engine_all_reduce")}
+    waiting = {**constants_of["engine_all_reduce"], "outer_time": np.array([[1e-4]])}
+    net, size = network(), np.array([[1e4]])
+    for group in (1.0, 2.0, float(net.size[0, 0]), 2.0 * float(net.size[0, 0])):
+        ranks = np.array([[group]])
+        before, after = (engine_all_reduce_time(size, ranks, 1.0, net, {**constants_of, "engine_all_reduce": each})
+                         for each in (constants_of["engine_all_reduce"], waiting))  # fmt: skip
+        assert (after - before).item() == pytest.approx(1e-4 if group > net.size[0, 0] else 0.0)

@@ -96,6 +96,19 @@ def test_asynchronous_scheduling_counts_two_passes_in_flight(catalog: Catalog) -
     assert plain.number("memory_kv_cache")[0] == pytest.approx(5.5 * GIB, rel=0.05)
 
 
+def test_sglang_shares_what_the_groups_of_ranks_leave(catalog: Catalog) -> None:
+    """Qwen3-235B-A22B in FP8 on four H100 at 0.93: 367,404 tokens [vllm issue 21348, with SGLang]. 137.3 GiB are left
+    on each of eight H200 before weights are loaded [SGLang pull request 11716].
+    """
+    plan = {"software": "sglang", "precision": "fp8", "prompt_length": 1000, "memory_fraction": 0.93}
+    result = started(catalog, 4, model="Qwen3-235B-A22B", **plan)
+    assert result.number("kv_cache_tokens")[0] == pytest.approx(367_404, rel=0.06)
+    row = {**plan, "model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB"}
+    whole, more = (started(catalog, 8, **{**row, "memory_fraction": share}) for share in (0.9, 0.8))
+    tokens = whole.number("kv_cache_tokens")[0] - more.number("kv_cache_tokens")[0]
+    assert tokens * 61 * 576 * 2.0 / 0.1 == pytest.approx(137.3 * GIB, rel=0.01)
+
+
 def test_latents_of_sparse_attention_in_fp8_have_scales(catalog: Catalog) -> None:
     """656 B a token and layer of DeepSeek-V3.2 [FlashMLA README], and index keys of 132 B."""
     plan = {"model": "DeepSeek-V3.2", "kv_precision": "fp8", "prompt_length": 4095, "precision": "fp8"}

@@ -144,8 +144,8 @@ def test_a_chunk_of_sglang_is_that_of_all_attention_replicas_together() -> None:
         assert read_launch("\n".join(lines), "lines").plan["prefill_tokens"].tolist() == [tokens]
 
 
-def test_a_batch_by_itself_is_still_one() -> None:
+def test_a_limit_by_itself_is_the_load() -> None:
     given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "prompt length": "100", "output length": "100"}
     read = read_launch("vllm serve m --max-num-seqs 16", "line", given=given).plan
-    assert read["batch_size"][0] == 16.0
+    assert read["concurrency"][0] == 16.0 and "batch_size" not in read
     assert "max_running_batch" not in read or np.isnan(read["max_running_batch"][0])

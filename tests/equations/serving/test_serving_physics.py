@@ -219,6 +219,35 @@ def test_drafts_of_a_look_up_take_no_pass(catalog: Catalog) -> None:
     assert plain < drafted < 1.05 * plain < layered
 
 
+def test_drafts_of_an_engine_take_time_of_their_own(catalog: Catalog) -> None:
+    """C32: 1.36 times as fast with 2 drafted tokens, 1.89 a step, and 1.29 with 4, 2.08 a step [vllm PR 16035]."""
+    base = {"model": "Meta-Llama-3.1-8B", "num_accelerators": 1, "tensor_parallel": 1, "software": "vllm",
+            "prompt_length": 75, "output_length": 200, "concurrency": 1, "mode": "continuous"}  # fmt: skip
+    drafted = ((2, 0.568), (4, 0.5416))
+    rows = ({**base, "draft_tokens": tokens, "acceptance_rate": rate} for tokens, rate in drafted)
+    plain, two, four = results(catalog, base, *rows).number("tpot")
+    assert plain / two == pytest.approx(1.36, rel=0.06)
+    assert plain / four == pytest.approx(1.29, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "software", "lengths", "measured"),
+    [  # one request on eight accelerators [ms]
+        ("GLM-5.1", "MI300X", "sglang", (500, 500), 28.4),  # SGLang pull request 30812
+        ("GLM-5.1", "MI300X", "vllm", (180_000, 4000), 32.7),  # vLLM pull request 39168
+        ("DeepSeek-V3.2", "H20-96GB", "vllm", (2048, 1024), 33.0),  # C28: vLLM issue 30832
+    ],
+)
+def test_an_index_takes_small_kernels(
+    catalog: Catalog, model: str, accelerator: str, software: str, lengths: tuple[int, int], measured: float
+) -> None:
+    plan = {"model": model, "accelerator": accelerator, "num_accelerators": 8, "tensor_parallel": 8, "concurrency": 1,
+            "software": software, "mode": "continuous", "precision": "fp8"}  # fmt: skip
+    result = results(catalog, {**plan, "prompt_length": lengths[0], "output_length": lengths[1]})
+    assert 0.7 * measured < 1e3 * result.number("tpot")[0] < 1.05 * measured
+    assert 1e3 * result.number("tpot_low")[0] < measured < 1e3 * result.number("tpot_high")[0]
+
+
 def test_no_draft_is_no_speculation(catalog: Catalog) -> None:
     result = results(catalog, {"batch_size": 4}, {"batch_size": 4, "draft_tokens": 0, "acceptance_rate": 0.9})
     assert result.number("tpot")[0] == result.number("tpot")[1]

@@ -161,9 +161,12 @@ def engine_all_reduce_time(
     r"""Time of an all-reduce of a serving engine: its library's, or the engine's own kernel inside the innermost tier.
 
     Engine kernels read the memory of other accelerators, which takes links if there are more than two. An innermost
-    tier less than twice as fast as the next one is PCIe, whose slots have no such links.
+    tier less than twice as fast as the next one is PCIe, whose slots have no such links. Between machines threads of
+    the host post the messages of the library, which delays the kernels of a step by :math:`t_{host}`.
 
-    .. math:: t = \min(t_{library}, t_{engine})
+    .. math::
+        t = \begin{cases} \min(t_{library}, t_{engine}) & \text{inside a machine} \\
+        t_{library} + t_{host} & \text{else} \end{cases}
 
     Sources: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
     Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521. vLLM, custom_all_reduce.py: not
@@ -175,6 +178,8 @@ def engine_all_reduce_time(
     slots = next_tier & (links[:, :1] <= _OVER_ADAPTERS * links[:, 1:2]) if links.shape[1] > 1 else False
     inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
     inside = inside & (np.logical_not(slots) | (array(group_size) <= 2.0))
+    several = (array(group_size) > 1.0) & (array(group_size) * array(stride) > network.size[:, :1])
+    library = library + np.where(several, kernels["engine_all_reduce"]["outer_time"], 0.0)
     return np.where(inside, np.minimum(library, engine), library)
 
 
@@ -549,13 +554,17 @@ def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
 
 
 def _scores(deployment: Deployment, call: Prompts | Steps, kernel: Scores) -> Work:
-    """Products on the matrix units beside their traffic, at the mean of two contexts if there are two."""
+    """Products on the matrix units beside their traffic, at the mean of two contexts if there are two; in a decode step
+    of latent attention also the small kernels of the index.
+    """
     device, (flop, traffic) = deployment.device, kernel
     flop, traffic = (values[:, None] if values.ndim < 2 else values for values in (flop, traffic))
     work = flop, traffic, score_time(device, deployment.kernels, flop, traffic)
     if flop.shape[-1] == 1:
         return work
     flop, traffic, time = (0.5 * (values[:, :1] + values[:, 1:]) for values in work)
+    if call.architecture.one_vector:
+        time = time + deployment.kernels["attention_latent"]["index_time"]
     return flop, traffic, time
 
 

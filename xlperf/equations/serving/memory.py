@@ -477,10 +477,11 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
     beside = engine["runtime_per_rank"] * plan.replica_ranks
-    budget = _cache_budget(shown, capacity - reserved - beside, weights, share, engine["of_free_memory"])
-    covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
-    # What an engine measures at its start is taken off once for all batches.
+    # What an engine measures at its start is taken off once for all batches; others count what collectives leave.
     measures = engine["sampled_logit_size"] > 0.0
+    seen = np.where(measures, shown, shown - beside)
+    budget = _cache_budget(seen, capacity - reserved - beside, weights, share, engine["of_free_memory"])
+    covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
     budget = np.where(measures, budget - _measured_at_start(model, plan, engine, most * working_set), budget)
     covered = np.where(measures, 0.0, covered)
     # The batch fits what the engine takes, and the memory of the accelerator.

@@ -223,6 +223,10 @@ def _host(
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
     each_pass = prefill * software["prefill_overhead_time"] + sent
+    if some(plan.draft_layers > 0.0):
+        # The passes of a decode step share the time of those that draft.
+        drafting = 1.0 - 1.0 / _decode_passes(plan)
+        each_pass = each_pass + (1.0 - prefill) * software["draft_overhead_time"] * drafting[:, None]
     return _Host(layer_overhead, launches, each_pass + 0.0 * served, served * each_served)
 
 
