@@ -26,6 +26,7 @@ from xlperf.engine.notes import (
 )
 from xlperf.engine.software import memory_constants, with_formats, with_parts
 from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
+from xlperf.engine.vision import encoder_constants, encoder_results, with_image_tokens
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     Terms,
@@ -160,6 +161,9 @@ def serving_setting(
     for name, values in memory_constants(plans, catalog, named.models).items():
         software[name] = np.where(np.isnan(values), software[name], values)
     complete = with_defaults(plan)
+    machine = joined.device, joined.network, kernels, software["kernel_overhead_time"]
+    of_images, no_encoder = encoder_constants(plans, plan, catalog, named.models, machine)
+    software |= of_images
     deployment = Deployment(
         model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
         device=joined.device.with_attention(joined.peak_for(plan.attention_in_table)),
@@ -171,11 +175,12 @@ def serving_setting(
         architecture=architecture,
     )
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
-    return ServingSetting(deployment, band, power, extrapolated, joined.rules, *facts)
+    return ServingSetting(deployment, band, power, extrapolated, [*joined.rules, *no_encoder], *facts)
 
 
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
     """Plans of one ``mode`` (static, continuous, disaggregated) with the settings of their replicas or pools."""
+    plans = with_image_tokens(plans, catalog, named.models)
     sheet, plans = plans, with_formats(plans, catalog, named)
     stated = with_parts(plan_columns(plans, InferencePlan), plans)
     if mode != "disaggregated":
@@ -256,6 +261,7 @@ def reported(
     lacking = _lacking_memory(served, results, illegal)
     whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
     whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
+    whole |= encoder_results((pool or setting).deployment.software, len(illegal))
     whole |= _costs(served, whole, own)
     whole |= _shares(whole)
     whole |= _bands(served, {**results, **whole}, known, own)

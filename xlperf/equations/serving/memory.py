@@ -550,6 +550,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     engine = {name: values[:, 0] for name, values in deployment.software.items()}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
+    if "encoder_memory" in engine:
+        weights = weights + engine["encoder_memory"]
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
     once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)
