@@ -23,6 +23,7 @@ from xlperf.engine.notes import (
     limit_notes,
     serving_remedies,
     unpriced_notes,
+    window_notes,
 )
 from xlperf.engine.software import memory_constants, with_formats, with_parts
 from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
@@ -40,7 +41,6 @@ from xlperf.equations.cost.tokens import (
 from xlperf.equations.hardware.power import Machine, PowerLimits
 from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.model.operators import cache_ratio
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark, broken_rules
 from xlperf.equations.plan.serving_plan import (
@@ -347,29 +347,11 @@ def _notes(served: Served, catalog: Catalog, results: Mapping[str, Array], illeg
         *notes,
         *edge_notes(served.stated, setting.plan, results, illegal),
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
-        *_window_notes(setting, illegal),
+        *window_notes(setting.deployment, illegal),
         *unpriced_notes(illegal, catalog, _pool_prices(served)),
         *_limit_notes(served, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
-
-
-def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
-    """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
-    model, plan = setting.deployment.model, setting.plan
-    full = setting.deployment.software["whole_history"][:, 0] > 0.0
-    longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
-    if not longer.any():
-        return []
-    far, near = cache_ratio(model, plan.attention_parallel, setting.deployment.architecture)
-    local_size = model.num_local_layers * near
-    global_size = (model.num_attention_layers - model.num_local_layers) * far
-    kept = global_size + local_size * np.minimum(model.window / plan.context_length, 1.0)
-    ratio = divide(global_size + local_size, kept)
-    words = (
-        "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
-    )
-    return [Remark(longer & ~illegal, f"the engine {words}", (model.window, np.round(ratio, 1)))]
 
 
 def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:

@@ -18,7 +18,6 @@ from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.phases import ENCODE_PARTS
 from xlperf.equations.serving.vision import encoder_work
 
-_STATED = ("vision_layers", "vision_hidden_size", "vision_ffn_size", "vision_num_heads")
 RESULTS = ("image_tokens_per_request", "encode_time", "encoder_flop", "encoder_parameters", "memory_encoder")
 
 
@@ -40,7 +39,10 @@ def encoders(catalog: Catalog, models: np.ndarray) -> Encoder:
         return np.asarray(table.filled(name)[models], dtype=np.float64)
 
     return Encoder(
-        *(number(name) for name in _STATED),
+        layers=number("vision_layers"),
+        hidden_size=number("vision_hidden_size"),
+        ffn_size=number("vision_ffn_size"),
+        num_heads=number("vision_num_heads"),
         gated=filled("vision_gated_mlp"),
         patch_size=filled("vision_patch_size"),
         merge_size=filled("vision_merge_size"),
@@ -64,8 +66,9 @@ def request_pictures(plans: Table, encoder: Encoder) -> Pictures:
     width = plans.filled("image_width")
     height = np.where(np.isnan(plans.number("image_height")), width, plans.number("image_height"))
     shown = plans.number("images", 0.0), plans.number("video_frames", 0.0)
-    pictures = pictures_of(encoder, *shown, width, height, plans.number("image_tokens"))
-    seen = shows_images(plans) & ~np.isnan(encoder.layers)
+    with np.errstate(all="ignore"):
+        pictures = pictures_of(encoder, *shown, width, height, plans.number("image_tokens"))
+    seen = shows_images(plans) & ~np.isnan(encoder.layers + encoder.hidden_size)
     return Pictures(*(np.where(seen, values, 0.0) for values in pictures))
 
 
@@ -90,10 +93,12 @@ def encoder_constants(
     if not shown.any():
         return {}, []
     encoder = encoders(catalog, models)
-    lacking = shown & np.isnan(sum(encoder[: len(_STATED)]))
+    known = encoder.layers + encoder.hidden_size + encoder.ffn_size + encoder.num_heads
+    lacking = shown & np.isnan(known)
     pictures = request_pictures(plans, encoder)
     by_image = np.asarray(plans.filled("encoder_parallel") == "images", dtype=np.float64)
-    work = encoder_work(*machine, encoder, pictures, plan.attention_parallel, by_image)
+    with np.errstate(all="ignore"):  # plans of text alone have no patches
+        work = encoder_work(*machine, encoder, pictures, plan.attention_parallel, by_image)
     height = np.where(np.isnan(plan.image_height), plan.image_width, plan.image_height)
     pixels = (plan.images + plan.video_frames) * plan.image_width * height
     seen = shown & ~lacking

@@ -1,7 +1,7 @@
 """The vision encoder of a Hugging Face configuration (``vision_config``) as columns of the sheet ``models``.
 
-``hugging_face_vision.csv`` says by model type what the code and not the configuration has: gated layers, which images
-keep their shape, the width inside the projector.
+``hugging_face_vision.csv`` has by model type the properties that only the code of a model has: gated layers, which
+images keep their shape, the width inside the projector.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def vision_columns(config: Mapping[str, Any], row: Row) -> Row:
 
 
 def _merged(result: Reading, outer: Reading, patches: int) -> int:
-    """Patches of a side of the square that becomes a token: stated, a ratio, or from the tokens of an image."""
-    stated = result.number("spatial_merge_size", "pooling_kernel_size") or outer.number("spatial_merge_size")
+    """Patches of a side of the square that becomes a token: an entry, a ratio, or from the tokens of an image."""
+    side = result.number("spatial_merge_size", "pooling_kernel_size") or outer.number("spatial_merge_size")
     ratio = result.config.get("pixel_shuffle_ratio") or outer.config.get("downsample_ratio")
     tokens = outer.number("mm_tokens_per_image")
-    if stated:
-        return stated
+    if side:
+        return side
     if is_number(ratio) and ratio > 0.0:
         return round(1.0 / ratio)
     return patches // isqrt(tokens) if tokens and patches else 1

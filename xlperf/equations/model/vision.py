@@ -102,7 +102,7 @@ def image_tiles(width: Numeric, height: Numeric, tile_size: Numeric, max_tiles: 
     more than half its pixels. Llama 4 takes the smallest grid that the image fits in, else the one that shrinks it
     least.
 
-    Sources: OpenGVLab/InternVL, dynamic_preprocess; transformers, models/llama4/image_processing_llama4_fast.py,
+    Source: OpenGVLab/InternVL, dynamic_preprocess; transformers, models/llama4/image_processing_llama4_fast.py,
     get_best_fit. 1,280 x 720 pixels in tiles of 448 (InternVL) and 336 (Llama 4):
 
     >>> image_tiles(1280.0, 720.0, [448.0, 336.0], [12.0, 16.0], [0.0, 1.0]).tolist()

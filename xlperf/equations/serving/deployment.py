@@ -139,8 +139,8 @@ class Deployment:
 
     @property
     def request_latency(self) -> RequestLatency:
-        """Time of requests outside the engine's loop, (rows,). One host thread prepares images, in turn for the requests
-        that start a run together (heuristic, this work).
+        """Time of requests outside the engine's loop, (rows,). One host thread prepares images, one after the other for
+        the requests that start a run together (heuristic, this work).
         """
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
         alone = each + token * self.plan.new_tokens
