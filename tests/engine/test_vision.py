@@ -85,7 +85,7 @@ def test_tokens_of_images_are_those_of_engines() -> None:
 
 
 def test_no_images_is_today_to_the_bit() -> None:
-    plain, zero = evaluated({}), evaluated({"images": 0, "image width": 4000, "encoder parallel": "images"})
+    plain, zero = evaluated({}), evaluated({"images": 0, "image width": 4000, "encoder split": "images"})
     for name in plain.columns:
         first, second = plain.columns[name], zero.columns[name]
         same = first.tobytes() == second.tobytes() if first.dtype != object else (first == second).all()
@@ -121,7 +121,7 @@ def test_image_tokens_are_prompt_tokens() -> None:
 def test_ranks_share_layers_or_images() -> None:
     plan = {"num accelerators": 4, "tensor parallel": 4, "images": 8, "image width": 1400}
     one = plan | {"num accelerators": 1, "tensor parallel": 1}
-    layers, images, alone = results(plan, plan | {"encoder parallel": "images"}, one)
+    layers, images, alone = results(plan, plan | {"encoder split": "images"}, one)
     assert images["memory_encoder"] == alone["memory_encoder"] == pytest.approx(4 * layers["memory_encoder"])
     assert images["encode_time"] < layers["encode_time"] < alone["encode_time"]
     assert layers["encoder_flop"] == images["encoder_flop"]

@@ -96,7 +96,7 @@ def encoder_constants(
     known = encoder.layers + encoder.hidden_size + encoder.ffn_size + encoder.num_heads
     lacking = shown & np.isnan(known)
     pictures = request_pictures(plans, encoder)
-    by_image = np.asarray(plans.filled("encoder_parallel") == "images", dtype=np.float64)
+    by_image = np.asarray(plans.filled("encoder_split") == "images", dtype=np.float64)
     with np.errstate(all="ignore"):  # plans of text alone have no patches
         work = encoder_work(*machine, encoder, pictures, plan.attention_parallel, by_image)
     height = np.where(np.isnan(plan.image_height), plan.image_width, plan.image_height)
