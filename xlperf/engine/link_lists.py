@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
 from xlperf.equations.network.link_lists import (
     Links,
@@ -23,7 +24,6 @@ from xlperf.equations.network.topologies import SWITCH, Network
 
 MOST_RANKS = 64
 """Ranks of a list: an all-to-all of them is a linear programme of seconds. [-]"""
-_GIGA, _MICRO = 1e9, 1e-6
 _ENDS = re.compile(r"[;\n]")
 
 
@@ -54,12 +54,15 @@ def _read(text: str) -> _Listed | str:
             return f'"{part.strip()}" is no link: write two nodes, GB/s of each direction and us, as "g0 g1 25 1"'
         if len(rest) > 1 or first == second or not 0.0 < numbers[0] < np.inf or not 0.0 <= numbers[1] < np.inf:
             return f'"{part.strip()}" is no link: two nodes, a bandwidth above 0 and a latency of 0 or more'
-        ends = [names.setdefault(name, len(names)) for name in (first, second)]
-        rows += [(*ends, *numbers), (*reversed(ends), *numbers)]
+        one, other = (names.setdefault(name, len(names)) for name in (first, second))
+        rows += [(one, other, *numbers), (other, one, *numbers)]
     if not rows:
         return "has no links"
     source, target, bandwidths, latencies = (np.array(column) for column in zip(*rows, strict=True))
-    return _Listed(Links(len(names), source, target, _GIGA * bandwidths, _MICRO * latencies), tuple(names))
+    return _Listed(
+        Links(len(names), source, target, bandwidths * UNITS["GB/s"].factor, latencies * UNITS["us"].factor),
+        tuple(names),
+    )
 
 
 def _chosen(listed: _Listed, group: int, stride: int) -> np.ndarray | str:
@@ -131,7 +134,7 @@ def _equivalent(text: str, group: int, stride: int, operation: str, beside: str)
 
 
 def listed_network(operations: Table, operation: str, network: Network) -> Network:
-    """Networks of operations, with those of a list of links in place of their tiers; InputError for a wrong list."""
+    """Networks of operations; a list of links replaces the tiers of its row. InputError for a wrong list."""
     texts, beside, faults = operations.text("links").tolist(), operations.text("beside").tolist(), []
     columns = {field.name: getattr(network, field.name).copy() for field in fields(Network)}
     plain = {"topology": SWITCH, "in_network_reduction": 0.0, "links_per_peer": np.nan, "num_rings": 0.0,

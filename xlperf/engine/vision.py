@@ -73,7 +73,7 @@ def request_pictures(plans: Table, encoder: Encoder) -> Pictures:
 
 
 def with_image_tokens(plans: Table, catalog: Catalog, models: np.ndarray) -> Table:
-    """Plans whose prompts have the tokens of their images beside those of the text."""
+    """Plans whose prompts have the tokens of their images as well as of the text."""
     if not shows_images(plans).any():
         return plans
     pictures = request_pictures(plans, encoders(catalog, models))
