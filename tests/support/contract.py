@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
-ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
+ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V", "K"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
 _ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*) : (?P<text>.+)$")
 

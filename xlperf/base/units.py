@@ -78,6 +78,8 @@ _TABLE: tuple[tuple[str, str, float, dict[str, float]], ...] = (
     ("mm2/B", "mm2/B", 1.0, _NONE),
     ("W/mm2", "W/mm2", 1.0, _NONE),
     ("V", "V", 1.0, _NONE),
+    ("degC", "K", 1.0, _NONE),
+    ("mm2*K/W", "mm2/(W/K)", 1.0, _NONE),
     ("B/s/mm", "B/s/mm", 1.0, {prefix: _DECIMAL[prefix] for prefix in ("", "G", "T")}),
     ("USD/GB/s", "USD/(B/s)", 1e-9, _NONE),
     ("USD/W", "USD/W", 1.0, _NONE),

@@ -179,8 +179,8 @@ def uninstall(host: str) -> None:
 
 
 _TOPICS = (
-    "start planner engineer architect notebook excel sheets columns functions glossary equations accuracy questions "
-    "extend changes"
+    "start planner engineer architect images notebook excel sheets columns functions glossary equations accuracy "
+    "questions extend changes"
 ).split()
 _SHORT = 16  # lines of a section that is printed whole if some of it is asked for
 

@@ -10,9 +10,11 @@ from xlperf.base.arrays import Array, decade, divide, octave_below, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.hardware.power import PowerLimits
+from xlperf.equations.model.operators import cache_ratio
 from xlperf.equations.plan.records import CrossEntropy, Mode, Recompute, Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
+from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.phases import BOUNDS
 
 _UNSURE_MEMORY = 0.02
@@ -319,3 +321,21 @@ def training_remedies(plan: TrainingPlan, results: Mapping[str, Array], lacking:
         (4, everywhere, "the loss and one layer take {} GiB: a smaller micro batch size, more context parallel"),
     ]
     return list(_named(parts, cases, lacking))
+
+
+def window_notes(deployment: Deployment, illegal: np.ndarray) -> list[Remark]:
+    """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
+    model, plan = deployment.model, deployment.plan
+    full = deployment.software["whole_history"][:, 0] > 0.0
+    longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
+    if not longer.any():
+        return []
+    far, near = cache_ratio(model, plan.attention_parallel, deployment.architecture)
+    local_size = model.num_local_layers * near
+    global_size = (model.num_attention_layers - model.num_local_layers) * far
+    kept = global_size + local_size * np.minimum(model.window / plan.context_length, 1.0)
+    ratio = divide(global_size + local_size, kept)
+    words = (
+        "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
+    )
+    return [Remark(longer & ~illegal, f"the engine {words}", (model.window, np.round(ratio, 1)))]

@@ -15,6 +15,7 @@ from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.join import architecture_codes, join, named_rows, plan_columns
+from xlperf.engine.link_lists import listed_network
 from xlperf.engine.models import architecture_of
 from xlperf.engine.served import serving_setting
 from xlperf.engine.software import with_software_defaults
@@ -52,6 +53,7 @@ from xlperf.equations.serving.phases import VECTOR_FLOP
 COLLECTIVES = {name.replace("_", "-"): operation for name, operation in OPERATIONS.items()}
 _EVERY = ("operation", "accelerator", "stack", "software")
 _NETWORK = ("network", "size", "group", "stride", "num_accelerators", "precision")
+_LISTED = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 _HEADS = ("num_attention_heads", "num_query_groups", "head_size", "batch", "precision", "kv_precision")
 # Columns that an operation needs
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -64,6 +66,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 # Columns that apply to an operation, beside the columns of all
 TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COLLECTIVES, _NETWORK),
+    **dict.fromkeys(_LISTED, (*_NETWORK, "links", "beside")),
     "gemm": ("m", "n", "k", "batch", "precision"),
     "prefill-attention": (*_HEADS, "query_length", "key_length", "causal"),
     "decode-attention": (*_HEADS, "key_length"),
@@ -292,6 +295,10 @@ _WORK: Mapping[str, Callable[[str, _Stack, Mapping[str, Array]], _Work]] = {
 
 def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) -> dict[str, np.ndarray]:
     software = _stack(operations, catalog, stack)
+    if operation in _LISTED and ("links" in operations or "beside" in operations):
+        place = software.place
+        network = listed_network(operations, operation.replace("-", "_"), place.network)
+        software = software._replace(place=place._replace(network=network))
     column = {name: operations.filled(name)[:, None] for name in operations.schema.by_name if name in _NUMBERS}
     flop, traffic, timed = _WORK[operation](operation, software, column)
     time, size = timed(software.place), column["size"]

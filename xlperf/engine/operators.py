@@ -37,7 +37,7 @@ from xlperf.equations.serving.continuous import operating
 from xlperf.equations.serving.deployment import Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
 from xlperf.equations.serving.load import split_step
-from xlperf.equations.serving.phases import FIXED, VECTOR, ServingWork, on_machine, serving_work
+from xlperf.equations.serving.phases import ENCODE_PARTS, FIXED, VECTOR, ServingWork, on_machine, serving_work
 from xlperf.equations.serving.pools import pool_state
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import collective_calls
@@ -297,9 +297,24 @@ def _adapter_time(work: ServingWork, side: int) -> float:
     return time if time > _ROUNDING * float(work.parts[0, side, 0, VECTOR]) else 0.0
 
 
+def _encoder_rows(deployment: Deployment, work: ServingWork) -> list[Row]:
+    """A row for each kind of work of the vision encoder in a prefill whose prompts have images."""
+    batching, rows = batching_of(deployment.plan), []
+    prompts = float(batching.own_prompts[0] / batching.passes[0])
+    kinds = (("products", "gemm", "compute"), ("attention", "attention", "compute"),
+             ("other kernels", "vector", "memory"), ("all-reduces", "all_reduce", "network"))  # fmt: skip
+    for part, (words, family, bound) in zip(ENCODE_PARTS, kinds, strict=False):
+        time = prompts * float(deployment.software[part][0, 0]) if part in deployment.software else 0.0
+        if time > 0.0:
+            row = _row(_PHASES[0], f"vision encoder: {words}", family, float(work.passes[0, 0]), time)
+            rows.append({**row, "bound": bound})
+    return rows
+
+
 def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: float) -> list[Row]:
     """Rows of a phase; ``outside``: time of its request outside the engine. [s]"""
     rows = [*_serving_kernel_rows(deployment, work, side), *_serving_message_rows(deployment, work, side)]
+    rows += [] if side else _encoder_rows(deployment, work)
     for name, calls, value in (
         ("low-rank adapters of a layer", work.layers, _adapter_time(work, side)),
         ("host time of a layer", work.layers, work.parts[0, side, 0, FIXED]),

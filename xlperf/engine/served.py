@@ -24,9 +24,11 @@ from xlperf.engine.notes import (
     memory_note,
     serving_remedies,
     unpriced_notes,
+    window_notes,
 )
 from xlperf.engine.software import memory_constants, with_formats, with_parts
 from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
+from xlperf.engine.vision import encoder_constants, encoder_results, with_image_tokens
 from xlperf.equations.cost.tco import (
     ALL_IN,
     Terms,
@@ -40,7 +42,6 @@ from xlperf.equations.cost.tco import (
 from xlperf.equations.hardware.power import Machine, PowerLimits
 from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture
-from xlperf.equations.model.operators import cache_ratio
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark, broken_rules
 from xlperf.equations.plan.serving_plan import (
@@ -162,6 +163,9 @@ def serving_setting(
     for name, values in memory_constants(plans, catalog, named.models).items():
         software[name] = np.where(np.isnan(values), software[name], values)
     complete = with_defaults(plan)
+    machine = joined.device, joined.network, kernels, software["kernel_overhead_time"]
+    of_images, no_encoder = encoder_constants(plans, plan, catalog, named.models, machine)
+    software |= of_images
     deployment = Deployment(
         model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
         device=joined.device.with_attention(joined.peak_for(plan.attention_in_table)),
@@ -174,11 +178,12 @@ def serving_setting(
     )
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
     deployment = with_stated_host_weights(deployment)
-    return ServingSetting(deployment, band, power, extrapolated, joined.rules, *facts)
+    return ServingSetting(deployment, band, power, extrapolated, [*joined.rules, *no_encoder], *facts)
 
 
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
     """Plans of one ``mode`` (static, continuous, disaggregated) with the settings of their replicas or pools."""
+    plans = with_image_tokens(plans, catalog, named.models)
     sheet, plans = plans, with_formats(plans, catalog, named)
     stated = with_parts(plan_columns(plans, InferencePlan), plans)
     if mode != "disaggregated":
@@ -259,6 +264,7 @@ def reported(
     lacking = _lacking_memory(served, results, illegal)
     whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
     whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
+    whole |= encoder_results((pool or setting).deployment.software, len(illegal))
     whole |= _costs(served, whole, own)
     whole |= _shares(whole)
     whole |= _bands(served, {**results, **whole}, known, own)
@@ -345,29 +351,11 @@ def _notes(served: Served, catalog: Catalog, results: Mapping[str, Array], illeg
         *notes,
         *edge_notes(served.stated, setting.plan, results, illegal),
         *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
-        *_window_notes(setting, illegal),
+        *window_notes(setting.deployment, illegal),
         *unpriced_notes(illegal, catalog, _pool_prices(served)),
         *_limit_notes(served, illegal),
         *extrapolation_notes(setting.extrapolated, illegal),
     ]
-
-
-def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
-    """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
-    model, plan = setting.deployment.model, setting.plan
-    full = setting.deployment.software["whole_history"][:, 0] > 0.0
-    longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
-    if not longer.any():
-        return []
-    far, near = cache_ratio(model, plan.attention_parallel, setting.deployment.architecture)
-    local_size = model.num_local_layers * near
-    global_size = (model.num_attention_layers - model.num_local_layers) * far
-    kept = global_size + local_size * np.minimum(model.window / plan.context_length, 1.0)
-    ratio = divide(global_size + local_size, kept)
-    words = (
-        "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
-    )
-    return [Remark(longer & ~illegal, f"the engine {words}", (model.window, np.round(ratio, 1)))]
 
 
 def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:

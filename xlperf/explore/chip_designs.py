@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, known_or
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
 from xlperf.equations.hardware.power import outer_perimeter, stack_bandwidth
+from xlperf.equations.hardware.temperature import heat_resistance, junction_temperature, power_at_temperature
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
@@ -35,6 +36,7 @@ class Designs:
 
     devices: Table  # rows of the sheet ``devices``
     results: Table  # of :func:`evaluate_devices`
+    temperature: Array  # of the compute dies at full power [K]
     reasons: list[str]  # the broken limit of a chip, its excess and a remedy; "" for a chip that can be built
     chosen: list[str]  # the choices for ``auto``, in words
 
@@ -69,13 +71,18 @@ def designs_of(asked: Sequence[Table], catalog: Catalog) -> Designs:
     named = Table("devices", {"device": np.full(len(asked), CHIP, dtype=object)}, forms.table.place)
     devices = with_columns(named, **columns, num_dies=dies, die_area=area)
     devices, stacks = _with_stacks(devices, forms)
-    devices = _with_cache(devices, forms)
+    devices = _within_temperature(_with_cache(devices, forms), forms)
     results = evaluate_devices(devices, catalog)
+    cooled = devices.number("power_budget") != forms.number("power_budget")
+    cooled &= ~np.isnan(devices.number("power_budget"))
+    by_heat = [str(words).replace("the power budget", "the temperature limit") for words in results["limited_by"]]
+    limited = np.where(cooled, np.array(by_heat, dtype=object), results["limited_by"])
+    results = replace(results, columns={**results.columns, "limited_by": limited})
     _refuse_unbuilt(devices, results, forms)
     _refuse_dear(devices, results, forms)
     chosen = _chosen(devices, results, stacks, forms)
     joined = [", ".join(filter(None, (first, then))) for first, then in zip(words, chosen, strict=True)]
-    return Designs(devices, results, forms.reasons, joined)
+    return Designs(devices, results, _temperature(devices, results, forms), forms.reasons, joined)
 
 
 def _silicon(forms: _Forms) -> tuple[Array, Array, list[str]]:
@@ -189,6 +196,44 @@ def _with_cache(devices: Table, forms: _Forms) -> Table:
     )
 
 
+def _cooling(devices: Table, forms: _Forms) -> tuple[Array, Array, Array]:
+    """Area of the compute dies, resistance to the coolant, and temperature of the coolant. [mm2, mm2 K/W, K]"""
+    cooling, stack, share = (forms.filled(name) for name in ("cooling_resistance", "stack_resistance", "stack_share"))
+    back = known_or(forms.number("back_resistance"), np.inf)
+    resistance = heat_resistance(cooling, stack, share, back)
+    return devices.number("num_dies") * devices.number("die_area"), resistance, forms.filled("coolant_temperature")
+
+
+def _beside(results: Table, forms: _Forms) -> Array:
+    """Power of memory beside the compute dies, whose heat does not pass through them. [W]"""
+    return np.where(forms.filled("stack_resistance") > 0.0, 0.0, results.number("power_memory"))
+
+
+def _within_temperature(devices: Table, forms: _Forms) -> Table:
+    """Devices whose power budget keeps the temperature limit of the form as well, with the same memory."""
+    limit = forms.number("temperature_limit")
+    if np.isnan(limit).all():
+        return devices
+    area, resistance, coolant = _cooling(devices, forms)
+    for row in np.flatnonzero(limit <= coolant).tolist():
+        words = f"a temperature limit of {limit[row]:,.0f} °C is not above the coolant of {coolant[row]:,.0f} °C"
+        forms.refuse(row, f"{words}: a higher limit, or a colder coolant")
+    usual = evaluate_devices(devices, forms.catalog, costs=False)
+    heat = np.maximum(power_at_temperature(limit, area, resistance, coolant), 0.0)
+    budget = np.fmin(devices.number("power_budget"), heat + np.nan_to_num(_beside(usual, forms)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fed = np.minimum(usual.number("power_memory") / budget * (1.0 + _ROUND), 1.0)  # the clock goes down, no stack
+    share = np.fmax(devices.filled("memory_power_share"), np.where(np.isnan(limit), np.nan, fed))
+    return with_columns(devices, power_budget=budget, memory_power_share=share)
+
+
+def _temperature(devices: Table, results: Table, forms: _Forms) -> Array:
+    """Temperature of the compute dies at full power. [K]"""
+    area, resistance, coolant = _cooling(devices, forms)
+    heat = results.number("thermal_design_power") - _beside(results, forms)
+    return junction_temperature(heat, area, resistance, coolant)
+
+
 _FLOOR = ("compute", "cache", "memory", "links")
 
 
@@ -202,6 +247,9 @@ def _refuse_unbuilt(devices: Table, results: Table, forms: _Forms) -> None:
     needed = np.sum([free.number(f"power_{part}") for part in ("static", "memory", "links")], axis=0)
     for row in lost.tolist():
         words, budget = str(results.text("reason")[row]).split(";")[0], devices.number("power_budget")[row]
+        limit, stated = forms.number("temperature_limit")[row], forms.number("power_budget")[row]
+        name = f"{budget:,.0f} W at which the dies have {limit:,.0f} °C" if not budget >= stated else ""
+        name = name if limit == limit else ""
         cores = devices.filled("compute_share")[row] * devices.number("num_dies")[row] * devices.number("die_area")[row]
         if words.startswith("not one core") and cache[row] == cache[row]:
             words = (
@@ -211,7 +259,7 @@ def _refuse_unbuilt(devices: Table, results: Table, forms: _Forms) -> None:
         if needed[row] >= budget:
             words = (
                 f"memory, links and leakage draw {needed[row]:,.0f} W, {needed[row] - budget:,.0f} W more than the "
-                f"power budget of {budget:,.0f} W: fewer stacks or dies, or more than {needed[row]:,.0f} W"
+                f"{name or f'power budget of {budget:,.0f} W'}: fewer stacks or dies, or more than {needed[row]:,.0f} W"
             )
         forms.refuse(row, words)
 

@@ -248,7 +248,7 @@ def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list
     results, devices = designs.results.take(list(rows)), designs.devices.take(list(rows))
     numbers = {name: results.number(name) for name in _DEVICE}
     numbers |= {name: devices.number(name) for name in ("num_dies", "die_area")}
-    numbers |= {"cache": results.number("l2_capacity")}
+    numbers |= {"cache": results.number("l2_capacity"), "temperature": designs.temperature[list(rows)]}
     priced = np.flatnonzero(~np.isnan(numbers["unit_cost"]))
     parts = device_cost_parts(devices.take(priced), catalog) if len(priced) else None
     if parts is not None:

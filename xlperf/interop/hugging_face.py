@@ -24,6 +24,7 @@ from xlperf.interop.hugging_face_files import (
     thinking_part,
 )
 from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers
+from xlperf.interop.hugging_face_vision import vision_columns
 
 _MOST_LAYERS = 10_000
 _SPARSE_KINDS = ("selected", "compressed")
@@ -124,7 +125,9 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     refused = "; ".join(dict.fromkeys(result.refused))
     _needed(row, name, source, refused)
     left_out += [f"entries that may change its layers are not read: {', '.join(unread)}"] if unread else []
-    left_out += [*result.left_out, *_towers(config)]
+    seen = vision_columns(config, row)
+    row |= seen
+    left_out += [*result.left_out, *_towers(config, bool(seen))]
     formats = checkpoint_columns(part.get("quantization_config"), row, part, source or name)
     row |= formats
     if "fp8-block" in formats.values():
@@ -422,13 +425,13 @@ def _needed(row: Mapping[str, object], name: str, source: str, refused: str) -> 
         raise InputError(Fault(source or name, problem))
 
 
-def _towers(config: Mapping[str, Any]) -> list[str]:
-    """Parts for pictures and sound, which no row of ``models`` holds."""
+def _towers(config: Mapping[str, Any], seen: bool) -> list[str]:
+    """Parts for pictures and sound that a row of ``models`` does not hold; ``seen``: it has the vision encoder."""
     spoken = [key for key in ("talker_config", "code2wav_config", "token2wav_config") if config.get(key)]
     said = [f"what speaks ({', '.join(spoken)}) is not counted: the model that answers in text alone"] if spoken else []
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
         part = thinking_part(config).get(key)
-        if isinstance(part, Mapping) and part:
+        if isinstance(part, Mapping) and part and not (seen and key == "vision_config"):
             result = Reading(Entries(part, {}))
             depth, width = result.number("num_hidden_layers", "depth", "layers"), result.number("hidden_size", "width")
             shape = f" ({depth} layers, width {width})" if depth and width else ""

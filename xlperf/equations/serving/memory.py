@@ -467,6 +467,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         weights = weights - host_size * (1.0 - here)
     adapter, resident = rank_adapter_size(model, plan), resident_adapters(plan)
     weights, host_size = weights + resident * adapter, host_size + (plan.adapters - resident) * adapter
+    if "encoder_memory" in engine:
+        weights = weights + engine["encoder_memory"]
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
     once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)

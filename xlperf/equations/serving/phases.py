@@ -58,6 +58,8 @@ from xlperf.equations.serving.kernels import (
 from xlperf.equations.serving.weights import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
+ENCODE_PARTS = ("encode_matrix", "encode_attention", "encode_vector", "encode_communication", "encode_fixed")
+"""Time of the vision encoder for the images of a prompt by part, where requests have images. [s]"""
 BOUNDS = RESOURCES
 _CLEAR = 3.0  # ratio of two estimated savings above which their order is certain [-]
 
@@ -274,6 +276,9 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts[:, :, 0, FIXED] += waiting
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
+    if PREFILL in phases and ENCODE_PARTS[0] in deployment.software:
+        encoding = np.concatenate([deployment.software[name] for name in ENCODE_PARTS], axis=-1)
+        parts[:, 0, 1] += (batching.own_prompts / batching.passes)[:, None] * encoding
     # Host time per request or token: in decoding it may overlap with the computation of a stage, drafts included.
     decoding = np.array(phases) == DECODING
     passes = np.where(decoding, _decode_passes(plan)[:, None], 1.0)

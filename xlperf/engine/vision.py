@@ -1,0 +1,123 @@
+"""Images of served requests: tokens added to prompts, and the work of the model's vision encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from xlperf.base.arrays import Array, total
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.equations.hardware.roofline import Device
+from xlperf.equations.model.vision import Encoder, Pictures, encoder_flop, encoder_parameters, pictures_of
+from xlperf.equations.network.topologies import Network
+from xlperf.equations.plan.records import Remark
+from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.phases import ENCODE_PARTS
+from xlperf.equations.serving.vision import encoder_work
+
+RESULTS = ("image_tokens_per_request", "encode_time", "encoder_flop", "encoder_parameters", "memory_encoder")
+
+
+def shows_images(plans: Table) -> np.ndarray:
+    """Plans whose requests have images or video, (rows,)."""
+    if "images" not in plans and "video_frames" not in plans:
+        return np.zeros(len(plans), dtype=bool)
+    return np.asarray((plans.number("images", 0.0) > 0.0) | (plans.number("video_frames", 0.0) > 0.0))
+
+
+def encoders(catalog: Catalog, models: np.ndarray) -> Encoder:
+    """Vision encoders of rows of the sheet models; NaN in rows without one."""
+    table = catalog.tables["models"]
+
+    def number(name: str, default: float = np.nan) -> Array:
+        return np.asarray(table.number(name, default)[models])
+
+    def filled(name: str) -> Array:
+        return np.asarray(table.filled(name)[models], dtype=np.float64)
+
+    return Encoder(
+        layers=number("vision_layers"),
+        hidden_size=number("vision_hidden_size"),
+        ffn_size=number("vision_ffn_size"),
+        num_heads=number("vision_num_heads"),
+        gated=filled("vision_gated_mlp"),
+        patch_size=filled("vision_patch_size"),
+        merge_size=filled("vision_merge_size"),
+        pooled=filled("vision_pooled"),
+        window=number("vision_window"),
+        full_layers=filled("vision_full_layers"),
+        temporal_patch=filled("vision_temporal_patch"),
+        projector_size=number("vision_projector_size", 0.0),
+        num_projectors=filled("vision_projectors"),
+        output_size=number("hidden_size"),
+        tile_size=number("vision_tile_size"),
+        max_tiles=filled("vision_max_tiles"),
+        covering=np.asarray(table.filled("vision_tiling")[models] == "cover", dtype=np.float64),
+        min_tokens=filled("vision_min_tokens"),
+        max_tokens=filled("vision_max_tokens"),
+    )
+
+
+def request_pictures(plans: Table, encoder: Encoder) -> Pictures:
+    """Images of a request of each plan; none of plans of text alone."""
+    width = plans.filled("image_width")
+    height = np.where(np.isnan(plans.number("image_height")), width, plans.number("image_height"))
+    shown = plans.number("images", 0.0), plans.number("video_frames", 0.0)
+    with np.errstate(all="ignore"):
+        pictures = pictures_of(encoder, *shown, width, height, plans.number("image_tokens"))
+    seen = shows_images(plans) & ~np.isnan(encoder.layers + encoder.hidden_size)
+    return Pictures(*(np.where(seen, values, 0.0) for values in pictures))
+
+
+def with_image_tokens(plans: Table, catalog: Catalog, models: np.ndarray) -> Table:
+    """Plans whose prompts have the tokens of their images as well as of the text."""
+    if not shows_images(plans).any():
+        return plans
+    pictures = request_pictures(plans, encoders(catalog, models))
+    prompt = plans.number("prompt_length") + np.round(pictures.tokens)
+    return replace(plans, columns={**plans.columns, "prompt_length": prompt})
+
+
+def encoder_constants(
+    plans: Table,
+    plan: InferencePlan,
+    catalog: Catalog,
+    models: np.ndarray,
+    machine: tuple[Device, Network, Mapping[str, Mapping[str, Array]], Array],
+) -> tuple[dict[str, Array], list[Remark]]:
+    """Constants (rows, 1) of the encoder beside those of the engine, and models that see no images."""
+    shown = shows_images(plans)
+    if not shown.any():
+        return {}, []
+    encoder = encoders(catalog, models)
+    known = encoder.layers + encoder.hidden_size + encoder.ffn_size + encoder.num_heads
+    lacking = shown & np.isnan(known)
+    pictures = request_pictures(plans, encoder)
+    by_image = np.asarray(plans.filled("encoder_split") == "images", dtype=np.float64)
+    with np.errstate(all="ignore"):  # plans of text alone have no patches
+        work = encoder_work(*machine, encoder, pictures, plan.attention_parallel, by_image)
+    height = np.where(np.isnan(plan.image_height), plan.image_width, plan.image_height)
+    pixels = (plan.images + plan.video_frames) * plan.image_width * height
+    seen = shown & ~lacking
+    columns = {
+        **dict(zip(ENCODE_PARTS, work.times.T, strict=True)),
+        "encoder_memory": work.memory,
+        "image_host_time": np.where(shown, pixels * plan.pixel_time, 0.0),
+        "image_tokens_per_request": np.round(pictures.tokens),
+        "encode_time": total(work.times),
+        "encoder_flop": encoder_flop(encoder, pictures),
+        "encoder_parameters": encoder_parameters(encoder),
+    }
+    constants = {name: np.where(seen, values, 0.0)[:, None] for name, values in columns.items()}
+    words = "model {} has no vision encoder: state vision layers, hidden size, ffn size and heads"
+    return constants, [Remark(lacking, words, (plans.text("model"),))]
+
+
+def encoder_results(software: Mapping[str, Array], number: int) -> dict[str, Array]:
+    """Results of the encoder of each plan, 0 without images, (rows,)."""
+    zero = np.zeros((number, 1))
+    names = {**dict(zip(RESULTS, RESULTS, strict=True)), "memory_encoder": "encoder_memory"}
+    return {result: software.get(name, zero)[:, 0] for result, name in names.items()}

@@ -1,0 +1,98 @@
+"""Vision encoder of a serving replica: time, memory and host time of the images of a request.
+
+The encoder runs before the prefill of its prompt, on the ranks of the prompt's attention replica. Its layers are split
+over the ranks as those of the decoder, or each rank encodes its share of the images with all of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, side_by_side, total
+from xlperf.equations.hardware.attention import attention_time
+from xlperf.equations.hardware.gemm import gemm_time
+from xlperf.equations.hardware.roofline import CORE, WIDE, Device, vector_time
+from xlperf.equations.model.vision import COLOURS, Encoder, Pictures, encoder_parameters
+from xlperf.equations.network.topologies import Network
+from xlperf.equations.serving.kernels import engine_all_reduce_time
+from xlperf.equations.serving.phases import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, VECTOR_FLOP
+
+SIZE = 2.0  # bytes of a weight and of an activation: encoders stay in 16 bits [B]
+_KERNELS = 14.0  # launches of a layer: two norms, four products, two rotations, attention, activation, adds, casts [-]
+_ELEMENTS = (
+    12.0  # elements of the width that element-wise kernels of a layer move for a patch: norms, adds, rotations [-]
+)
+
+
+class EncoderWork(NamedTuple):
+    """What the images of a request ask of the ranks of their attention replica, (rows,)."""
+
+    times: Array  # matrix, attention, vector, communication, fixed, (rows, 5) [s]
+    memory: Array  # weights of the encoder on a rank [B]
+
+
+def encoder_work(
+    device: Device,
+    network: Network,
+    kernels: Mapping[str, Mapping[str, Array]],
+    launch_time: Array,
+    encoder: Encoder,
+    pictures: Pictures,
+    ranks: Array,
+    by_image: Array,
+) -> EncoderWork:
+    """Time of the encoder for the pictures of one request, and its weights on a rank.
+
+    ``launch_time``: of a kernel, (rows, 1); ``ranks``: of an attention replica; ``by_image``: 1 where ranks share the
+    images, 0 where they share the layers. Encoders run without graphs: launches that kernels do not hide are exposed.
+    """
+    width, split = encoder.hidden_size, np.where(by_image > 0.0, 1.0, ranks)
+    shared = np.where(by_image > 0.0, np.minimum(ranks, np.maximum(pictures.sequences, 1.0)), 1.0)
+    sequences = pictures.sequences / shared
+    patches, tokens = sequences * pictures.patches, pictures.tokens / shared
+    ffn, gate = encoder.ffn_size / split, 1.0 + encoder.gated
+    heads = np.ceil(encoder.num_heads / split)
+    inputs = COLOURS * encoder.patch_size * encoder.patch_size * encoder.temporal_patch
+    middle = np.where(encoder.projector_size > 0.0, encoder.projector_size, encoder.output_size)
+    second = np.where(encoder.projector_size > 0.0, encoder.num_projectors, 0.0)
+    layers, projectors, one = encoder.layers, encoder.num_projectors, np.ones_like(width)
+    # Products: rows, columns, depth, calls.
+    shapes = (
+        (patches, 3.0 * width / split, width, layers),
+        (patches, width, width / split, layers),
+        (patches, gate * ffn, width, layers),
+        (patches, width, ffn, layers),
+        (patches, width, inputs, one),
+        (tokens, middle / split, encoder.projector_inputs, projectors),
+        (tokens, encoder.output_size, middle / split, second),
+    )
+    m, n, k, calls = (side_by_side(*column) for column in zip(*shapes, strict=True))
+    products = gemm_time(
+        device, kernels["gemm_wide"], m, n, k, 1.0, SIZE, SIZE, rate=device.rate(WIDE), stack="serving"
+    )
+    # Attention: whole images or tiles, and windows of them.
+    windowed = np.where(np.isnan(encoder.window), 0.0, layers - encoder.full_layers)
+    near = np.fmin(encoder.window, pictures.patches)
+    attended = side_by_side(pictures.patches, near)
+    spans = side_by_side(sequences, patches / near)
+    size = (width / encoder.num_heads)[:, None]
+    grid = spans, heads[:, None], heads[:, None], attended, attended, size, 0.0, SIZE
+    attention = attention_time(device, kernels["attention"], *grid, rate=device.rate(CORE))
+    # Element-wise kernels, one all-reduce for each block, launches.
+    moved = (patches * SIZE * (_ELEMENTS * width + (1.0 + gate) * ffn))[:, None]
+    vectors = vector_time(device, kernels["vector"], moved, moved * (VECTOR_FLOP / SIZE))
+    message = (patches * width * SIZE)[:, None]
+    reduced = engine_all_reduce_time(message, split[:, None], 1.0, network, kernels)
+    times = np.zeros((len(width), 5))
+    times[:, MATRIX] = total(calls * products)
+    times[:, ATTENTION] = total(side_by_side(layers - windowed, windowed) * attention)
+    times[:, VECTOR] = layers * vectors[:, 0]
+    times[:, COMMUNICATION] = np.where(split > 1.0, 2.0 * layers * reduced[:, 0], 0.0)
+    launching = layers * _KERNELS * launch_time[:, 0]
+    times[:, FIXED] = np.maximum(launching - total(times), 0.0)
+    shown = (layers > 0.0) & (pictures.sequences > 0.0)
+    weights = encoder_parameters(encoder) * SIZE / split
+    return EncoderWork(np.where(shown[:, None], times, 0.0), np.where(shown, weights, 0.0))
