@@ -380,7 +380,7 @@ def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: boo
         if kind == "accelerators" and output.casefold().endswith(".xlsx"):
             lines.append("its price is a row of the sheet prices: without one no plan on it has a cost")
     if as_json:
-        say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False))
+        say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False), folded=False)
     elif output is None:
         values = [v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns]
         say(*aligned([[column.header for column in columns], values], (False, False)))
@@ -428,7 +428,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
     refused = illegal or (refused_reasons(plan, known, stack)[0] if fitting else "")
     if refused:
         raise InputError(Fault(plan.place(0, "model"), f"{refused}; xlperf search finds a mapping that starts"))
-    say(*launch_lines(plan, stack, shape_of(plan, known) if fitting else None))
+    say(*launch_lines(plan, stack, shape_of(plan, known) if fitting else None), folded=False)
 
 
 def _stack_of(plan: Table) -> str:

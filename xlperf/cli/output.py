@@ -38,14 +38,31 @@ FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 
 
-def say(*lines: str, err: bool = False) -> None:
-    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal."""
+def say(*lines: str, err: bool = False, folded: bool = True) -> None:
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
+
+    On a terminal sentences are ``folded`` between words; lines that a shell or a file shall take are not.
+    """
     if _Progress.on_screen is not None:
         _Progress.on_screen.clear()
-    coloured = not err and is_terminal() and "NO_COLOR" not in os.environ
+    terminal = sys.stderr.isatty() if err else is_terminal()
+    coloured = not err and terminal and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size()[0] if terminal and folded else 0
     for line in lines:
-        words = printable(line)
-        click.echo(_TRUST.sub(_in_colour, words) if coloured else words, err=err)
+        for words in fold(printable(line), width):
+            click.echo(_TRUST.sub(_in_colour, words) if coloured else words, err=err)
+
+
+def fold(line: str, width: int) -> list[str]:
+    """A sentence as lines of at most ``width`` letters (0: any); rows of tables and indented lines as they are.
+
+    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12)
+    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'])
+    """
+    if not width or len(line) <= width or "  " in line or line.startswith(" "):
+        return [line]
+    indent = "  " if line.startswith("- ") else ""
+    return wrap(line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
 
 
 _COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced
 from xlperf.cli.command import command
-from xlperf.cli.output import aligned, say, working
+from xlperf.cli.output import aligned, fold, is_terminal, say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
@@ -70,7 +71,7 @@ def show(file: str) -> None:
     from xlperf.catalog.xlsx_rows import shown_lines
 
     for line in shown_lines(file):
-        say(line)
+        say(line, folded=False)
 
 
 @command()
@@ -200,7 +201,30 @@ def guide(topic: str | None, words: str | None) -> None:
     lines = _page(name) if words is None else _parts(_page(name), words)
     if not lines:
         raise InputError(Fault("guide", f"the page {name} has no {words}"))
-    say(*lines)
+    say(*_paragraphs(lines), folded=False)
+
+
+def _paragraphs(lines: list[str]) -> list[str]:
+    """Lines of a page as wide as the terminal: paragraphs and items are folded anew, blocks of code stay."""
+    width = shutil.get_terminal_size()[0] if is_terminal() else 0
+    if not width:
+        return lines
+    folded, paragraph, code = [], "", False
+    for line in [*lines, ""]:
+        fence = line.startswith("```")
+        goes_on = bool(paragraph and line) and not (code or fence or line.startswith(_BEGINS))
+        if goes_on:
+            paragraph += f" {line.strip()}"
+            continue
+        folded += fold(paragraph, width) if paragraph else []
+        code ^= fence
+        paragraph = "" if code or fence or not line else line
+        folded += [] if paragraph else [line]
+    return folded[:-1]
+
+
+_BEGINS = ("|", "#", "- ", "  - ", *(f"{number}. " for number in range(1, 10)))
+"""Starts of lines that begin a paragraph of their own."""
 
 
 def _page(topic: str) -> list[str]:

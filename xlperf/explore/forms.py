@@ -489,7 +489,7 @@ def varied_answers(
     words = f"{int(valid.sum()):,} of {len(forms):,} have an answer" + " and keep the limits" * bool(limits)
     if chips:
         best = int(np.nansum(marked[0][1]))
-        words = f"{best:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+        words = f"{best:,} of {len(rows):,} chips {'is' if best == 1 else 'are'} beaten by no other in tokens/s and cost of a unit"
     return Chips([*entries, *given, *reached, *marked], [*entries, *shown, *marked, *reason], words, bool(valid.any()))
 
 
@@ -505,8 +505,11 @@ def _entry(part: Part, results: Table) -> Part:
     declared, values = part
     if declared.name not in results:
         return part
-    chosen = results.number(declared.name)
-    return declared, np.where(np.isnan(chosen), values, chosen)
+    if declared.is_text:
+        chosen = results.text(declared.name)
+        return declared, np.where(chosen == "", values, chosen)
+    numbers = results.number(declared.name)
+    return declared, np.where(np.isnan(numbers), values, numbers)
 
 
 def _none_keeps(entries: Sequence[Part], results: Table, limits: Sequence[Limit]) -> list[str]:
