@@ -134,18 +134,21 @@ def _ways(ways: Table) -> list[str]:
 
     if not len(ways):
         return []
-    lines = [("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")]
-    numbers = ("copy_size", "prefill_accelerators", "accelerators", "accelerators_low", "accelerators_high",
+    lines = [("way", "engine", "pools", "copy", "users", "number", "80 %", "$/M", "trust")]
+    numbers = ("copy_size", "prefill_accelerators", "users", "accelerators", "accelerators_low", "accelerators_high",
                "fleet_cost_per_million_output_tokens")  # fmt: skip
     for row in range(len(ways)):
-        size, prefill, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
+        size, prefill, users, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
         pools = prefill == prefill
         lines.append((
             f"{row + 1}", engine_title(str(ways["software"][row])), "two" if pools else "one",
-            f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{count:,.0f}",
+            f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{users:,.0f}", f"{count:,.0f}",
             f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
         ))  # fmt: skip
-    return aligned(list(zip(*lines, strict=True)), (True, False, False, True, True, True, True, False))
+    columns = dict(zip(lines[0], zip(*lines, strict=True), strict=True))
+    # Ways that fill a power limit or a copy serve unlike numbers of users; "200 + 128" says that pools are two.
+    del columns["users" if len(set(columns["users"][1:])) == 1 else "pools"]
+    return aligned(list(columns.values()), [name not in ("engine", "pools", "trust") for name in columns])
 
 
 def _question(kind: str) -> Command:

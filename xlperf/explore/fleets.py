@@ -132,10 +132,11 @@ class FleetSearch:
         return Fleet(plan, results, users, used, accelerators, float(self.machines.priced(whole)[0]))
 
     def single_users(self) -> Table:
-        """All mappings of copies with one pool, with one user on each replica."""
+        """All mappings of copies with one pool on every engine, with one user on each replica."""
         size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
-        return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
+        loads = np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0)
+        return crossed(with_columns(plans, concurrency=loads), "software", self.engines)
 
     # --- mappings
 
