@@ -138,10 +138,11 @@ class Column:
         """Name as a person writes it: ``memory bandwidth``."""
         return self.name.replace("_", " ")
 
-    def amount(self, value: float, digits: str = ".4g") -> str:
+    def amount(self, value: float, digits: str = "") -> str:
         """A number in the unit used inside as the column shows it, with its unit: ``4 TB/s``."""
         unit = f" {self.unit}" if self.unit not in ("", "-") else ""
-        return f"{value / unit_of(self).factor:{digits}}{unit}"
+        number = value / unit_of(self).factor
+        return f"{number:{digits}}{unit}" if digits else f"{brief(number)}{unit}"
 
     def array(self, values: Sequence[object]) -> np.ndarray:
         """Values of the column as an array, of objects if they are text."""
@@ -482,6 +483,18 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
 def viewed_columns(table: str) -> tuple[str, ...]:
     """Columns that a terminal shows of a table, in their order: rows of ``catalog/shown.csv``."""
     return tuple(row["column"] for row in resources.rows("catalog/shown.csv") if row["table"] == table)
+
+
+def brief(value: float) -> str:
+    """Four significant digits for a sentence, without trailing zeros; from 10,000 on in full.
+
+    >>> brief(4.0), brief(0.012345), brief(302312.0)
+    ('4', '0.01235', '302,312')
+    """
+    return f"{value:,.0f}" if abs(value) >= _IN_SENTENCES else f"{value:.4g}"
+
+
+_IN_SENTENCES = 1e4  # from here on a number of four digits has an exponent [-]
 
 
 def rounded(value: float) -> str:

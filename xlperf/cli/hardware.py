@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +16,8 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
 from xlperf.catalog.schema import parts, rounded, table_schema, viewed_columns
 from xlperf.cli.command import Chosen, Sheets, catalog_for, catalog_of, command, note_names, read_one, without_auto
-from xlperf.cli.output import (
-    STANDARD,
-    aligned,
-    deliver,
-    is_workbook,
-    progress,
-    say,
-    text_table,
-    working,
-    write_sheets,
-    wrote,
-)
+from xlperf.cli.launched import launched_plan
+from xlperf.cli.output import aligned, deliver, is_workbook, progress, say, text_table, working, write_sheets, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -447,29 +436,5 @@ def _stack_of(plan: Table) -> str:
 @command()
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the plan of a launch line, script, YAML or TOML file, or log."""
-    from xlperf.interop.launch import MOST_TEXT, read_launch
-
-    wrong = [text for text in given if not text.partition("=")[2]]
-    if wrong:
-        raise click.UsageError(f'--set must be as accelerator=H100-SXM-80GB, got "{wrong[0]}"')
-    try:
-        with sys.stdin if file == STANDARD else Path(file).open(encoding="utf-8") as stream:
-            text = stream.read(MOST_TEXT + 1)
-    except UnicodeDecodeError:
-        raise InputError(Fault(file, "is no text in UTF-8")) from None
-    name = "standard input" if file == STANDARD else Path(file).name
-    stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
-    folder = None if file == STANDARD else Path(file).parent
-    models = catalog_of(catalog, None).tables["models"]
-    launched = read_launch(text, name, stack or "", stated, models, partial, folder)
-    listed = (
-        ("moves a result, not read", launched.unread),
-        ("not read", launched.unknown),
-        ("variables not known; give them with --set", launched.open),
-    )
-    for words, flags in listed:
-        if flags:
-            say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
-    for note in launched.notes:
-        say(f"note: {name}: {note}", err=True)
-    deliver(output, launched.plan.kind, parts(launched.plan), "plan")
+    read = launched_plan(file, stack, given, partial, catalog)
+    deliver(output, read.kind, parts(read), "plan")

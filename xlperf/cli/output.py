@@ -340,10 +340,14 @@ class TextColumn(NamedTuple):
         unit = column.unit if column.unit not in ("", "-") else ""
         return cls(column.name.replace("_", " "), unit, cells(column, values), not column.is_text)
 
-    def shortened(self, longest: int) -> TextColumn:
-        """The column with cells of at most so many letters."""
-        short = [cell if len(cell) <= longest else f"{cell[: longest - 3]}..." for cell in self.cells]
-        return self._replace(cells=short)
+    def folded(self, longest: int) -> TextColumn:
+        """The column with cells on lines of at most so many letters."""
+        return self._replace(cells=["\n".join(wrap(cell, longest)) for cell in self.cells])
+
+    @property
+    def across(self) -> int:
+        """Letters of the longest line of a cell."""
+        return max(len(line) for cell in self.cells for line in cell.split("\n"))
 
     def lines(self, heads: int, wrapped: bool) -> list[str]:
         """The heading on ``heads`` lines, the unit, a rule, the cells."""
@@ -379,7 +383,7 @@ _KEPT = (
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
     *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
 )
-"""Columns that it leaves out last; their texts are shortened before."""
+"""Columns that it leaves out last; their texts are folded before."""
 
 
 def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
@@ -407,7 +411,7 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
     shared = [column for column in rest if len(column.cells) > 1 and len(set(column.cells)) == 1]
     rest = [column for column in rest if column not in shared]
     longest = max(width // 3, 16)
-    first = first.shortened(longest)
+    first = first.folded(longest)
     left_out: list[TextColumn] = []
     while True:
         lines = _side_by_side([first, *rest], wrapped=True)
@@ -415,10 +419,10 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
             break
         details = [column for name in _DETAILS for column in rest if column.name == name]
         others = [column for column in rest if column.name not in _KEPT]
-        long = [column for column in others if not column.is_number and max(map(len, column.cells)) > longest]
-        kept = [column for column in rest if not column.is_number and max(map(len, column.cells)) > longest]
+        long = [column for column in others if not column.is_number and column.across > longest]
+        kept = [column for column in rest if not column.is_number and column.across > longest]
         if kept and not (long or details or others):
-            rest[rest.index(kept[-1])] = kept[-1].shortened(longest)
+            rest[rest.index(kept[-1])] = kept[-1].folded(longest)
         else:
             left_out.append(rest.pop(rest.index([*long[-1:], *details, *others[-1:], rest[-1]][0])))
     below = []
@@ -431,6 +435,11 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
 
 
 def _side_by_side(columns: Sequence[TextColumn], wrapped: bool) -> list[str]:
+    parted = [[cell.split("\n") for cell in row] for row in zip(*(column.cells for column in columns), strict=True)]
+    tall = [[parts + [""] * (max(map(len, row)) - len(parts)) for parts in row] for row in parted]
+    columns = [
+        column._replace(cells=[line for row in tall for line in row[place]]) for place, column in enumerate(columns)
+    ]
     heads = 1
     if wrapped:
         heads = max(len(column.lines(0, True)) - len(column.cells) - 2 for column in columns)

@@ -212,13 +212,13 @@ def read_launch(
     elif not logged or text.lstrip().startswith("{"):
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
+    stack = stack or named or lines.stack or max(stacks(), key=lambda own: _fit(groups, own))
     told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
-    if lines.stack and not logged:  # lines of steps alone do not say which flags were given
+    if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
         told.values.setdefault("@handed", name)
-        notes.append(f"is a log without the arguments of {stack}: settings that --set does not give are xlperf's defaults")
+        notes.append(f"is a log without arguments of {stack}: settings that --set does not give have xlperf's defaults")
     of_reference += _options(told.values, text, stack, beside, notes)
     kind = flags(stack)[0].kind
     columns = {}
