@@ -296,8 +296,8 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
     return name, declared.array(values)
 
 
-_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
-"""Entries that ask for what another one else states: the other one has no default beside them."""
+_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators", "workload": "copy_size"}
+"""Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""
 ACCELERATORS = "accelerators"
 """Result of a fleet or a run that has an answer."""
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
