@@ -40,7 +40,7 @@ def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
     metavar = "|".join(column.choices) or unit
-    words = f"{column.meaning}.  [default: {value}]"
+    words = f"{column.meaning}." + (f"  [default: {value}]" if value else "")
     option = f"--{column.name.replace('_', '-')}"
     return click.option(option, column.name, metavar=metavar, help=words, shell_complete=partial(_entries, column))
 

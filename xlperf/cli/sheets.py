@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from difflib import get_close_matches
@@ -19,7 +18,7 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced
 from xlperf.cli.command import command
-from xlperf.cli.output import aligned, fold, is_terminal, say, working
+from xlperf.cli.output import aligned, fold, say, terminal_width, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
@@ -206,7 +205,7 @@ def guide(topic: str | None, words: str | None) -> None:
 
 def _paragraphs(lines: list[str]) -> list[str]:
     """Lines of a page as wide as the terminal: paragraphs and items are folded anew, blocks of code stay."""
-    width = shutil.get_terminal_size()[0] if is_terminal() else 0
+    width = terminal_width()
     if not width:
         return lines
     folded, paragraph, code = [], "", False
