@@ -263,5 +263,6 @@ def _worth_in_words(answer: Answer) -> str:
     if worth != worth:
         return ""
     words = f" The next GB of host memory saves {dollars(worth * _GIGA)} a month"
-    costs = f" and costs {dollars(price * _GIGA)}; sessions cost least with {size / _GIGA:,.0f} GB" if price == price else ""
+    least = f"sessions cost least with {size / _GIGA:,.0f} GB"
+    costs = f" and costs {dollars(price * _GIGA)}; {least}" if price == price else ""
     return f"{words}{costs}."
