@@ -24,7 +24,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
-from xlperf.catalog.schema import Part, cells, rounded, values_of
+from xlperf.catalog.schema import PER_CENT, Part, cells, rounded, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -338,6 +338,8 @@ class TextColumn(NamedTuple):
     def of(cls, column: Column, values: Any) -> TextColumn:
         """The column of a table in words."""
         unit = column.unit if column.unit not in ("", "-") else ""
+        if column.name in PER_CENT and column.kind in ("number", "result"):
+            unit, values = "%", 100.0 * values
         return cls(column.name.replace("_", " "), unit, cells(column, values), not column.is_text)
 
     def folded(self, longest: int) -> TextColumn:

@@ -21,6 +21,7 @@ from xlperf.catalog.cells import number_of, parse_header
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
+    PER_CENT,
     Column,
     Part,
     auto_columns,
@@ -332,11 +333,6 @@ _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators", "workload":
 ACCELERATORS = "accelerators"
 """Result of a fleet or a run that has an answer."""
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
-_SHARES = (
-    "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
-    "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization",
-)  # fmt: skip
-"""Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
 """How the ends of the 80 % band of a result are named, where not as the result."""
 
@@ -411,7 +407,7 @@ class Answered(NamedTuple):
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
             band = f"{rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
-            words = f"{rounded(100.0 * value)} %" if declared.name in _SHARES else rounded(value / factor)
+            words = f"{rounded(100.0 * value)} %" if declared.name in PER_CENT else rounded(value / factor)
             lines.append(Shown(declared.name, declared.header, words, band))
         return lines
 
