@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.schema import Part, parts
+from xlperf.catalog.schema import Part, parts, rounded
 from xlperf.cli.command import (
     Chosen,
     Machines,
@@ -182,6 +182,31 @@ def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, cata
         say(f"{plan.place(0, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
         raise click.exceptions.Exit(1)
     deliver(output, "operators", parts(operators), "operator")
+    if output is None:
+        say("", *_limits(operators))
+
+
+_WHOLE = {"prefill": "time to first token", "decode": "time per output token"}
+
+
+def _limits(operators: Table) -> list[str]:
+    """A line for the step, or for prefill and decode: its time, and the share of each thing that limits it."""
+    import numpy as np
+
+    share, time = operators.number("share"), operators.number("exposed_time")
+    whole = np.floor(np.cumsum(share) - share + 1e-6)  # shares add up to 1 in each
+    phases, bounds = operators.text("phase"), operators.text("bound")
+    lines = []
+    for number in np.unique(whole):
+        rows = np.flatnonzero(whole == number)
+        named = [phases[row] if phases[row] == "waiting" else bounds[row] for row in rows]
+        shares = {name: float(sum(share[row] for row, own in zip(rows, named, strict=True) if own == name))
+                  for name in dict.fromkeys(named)}  # fmt: skip
+        largest = sorted(shares, key=lambda one: -shares[one])
+        words = [f"{one or 'not timed'} {100.0 * shares[one]:.0f} %" for one in largest]
+        name = next((_WHOLE[phase] for phase in phases[rows] if phase in _WHOLE), "step")
+        lines.append(f"{name} {rounded(float(time[rows].sum()) * 1e3)} ms: {', '.join(words)}")
+    return lines
 
 
 @command()
