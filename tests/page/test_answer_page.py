@@ -177,10 +177,7 @@ def test_a_question_without_an_answer_has_a_page(command: Command, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (("explain", "plans.csv"), "the output must end in"),
-        (("serve", "--users", "many"), "--users: users must be"),
-    ],
+    [(("explain", "plans.csv"), "the output must end in"), (("serve", "--users", "many"), "--users: users must be")],
 )
 def test_a_page_that_cannot_be_leaves_the_file(
     words: tuple[str, ...], message: str, command: Command, tmp_path: Path

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STYLE = (
-    "<style scoped>td, th {text-align: left; padding: 0.2em 0.7em; white-space: nowrap} "
+    "<style scoped>td, th {text-align: left; padding: 0.1em 0.6em; white-space: nowrap} "
     "th {white-space: normal; vertical-align: bottom} td.number, th.number {text-align: right}</style>"
 )
 
@@ -111,21 +111,20 @@ class Result(pd.DataFrame):
             return str(pd.DataFrame(self).to_html(max_rows=MOST_ROWS))
         words = "<br>".join(map(text, content.words.split("\n")))
         shown = card(content.card) if content.card else table(content.shown)
-        more = "".join(
-            f"<p>{text(name.replace('_', ' ').capitalize())}</p>{table(block)}"
-            for name, block in content.tables.items()
-        )
+        titles = {name: name.replace("_", " ").capitalize() for name in content.tables}
+        more = "".join(f"<p>{text(titles[name])}</p>{table(block)}" for name, block in content.tables.items())
         notes = "<br>".join(map(text, content.notes))
         return f"<div>{_STYLE}<p><b>{words}</b></p>{shown}{more}<small>{notes}</small></div>"
 
 
 def _card_lines(results: Sequence[Shown]) -> list[str]:
     """Results below each other as text, with their bands."""
-    across = max((len(one.header) for one in results), default=0), max((len(one.words) for one in results), default=0)
-    lines = (
-        f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {one.band and f'80 %: {one.band}'}" for one in results
-    )
-    return [line.rstrip() for line in lines]
+    across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
+    bands = [one.band and f"80 %: {one.band}" for one in results]
+    return [
+        f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip()
+        for one, band in zip(results, bands, strict=True)
+    ]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
@@ -173,9 +172,7 @@ class Plots(PlotAccessor):
     def _suitable(self) -> str:
         """Kind of plot that shows most of a result: a curve or a frontier, the parts of one plan, bands, or lines."""
         block = self._block
-        if "curve_speed_1" in block or any(
-            len(block[up][1]) > 1 for along, up in _AXES if along in block and up in block
-        ):
+        if "curve_speed_1" in block or (RATE in block and "unit_cost" in block and len(self._result) > 1):
             return "frontier"
         if self._result.content.plans is not None and len(self._result) == 1:
             return "waterfall"
