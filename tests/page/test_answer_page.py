@@ -210,3 +210,23 @@ def test_varied_entries_are_the_sliders_of_a_page(command: Command, tmp_path: Pa
     assert [page.by_id["value-0"], page.by_id["value-1"]] == ["32", "3 nm"]
     alone = command("chip", "--cache", "128", "--technology", "5 nm")
     assert whole(page.grid["points"][2]) == alone.out.splitlines()[0]
+
+
+def test_a_grid_and_a_report_are_pages_of_tables(command: Command, tmp_path: Path) -> None:
+    plans, path = tmp_path / "plans.csv", tmp_path / "grid.html"
+    plans.write_text("model,accelerator,num accelerators\nLlama3-8B,H100-SXM-80GB,8\n", encoding="utf-8")
+    asked = ("evaluate", plans, "--vary", "tensor parallel=1,2", "--result", "step time")
+    done = command(*asked, "-o", path)
+    assert done.code == 0 and f"{path}: 2 plans" in done.err
+    page = Page(path)
+    rows = json.loads(command(*asked, "--json").out)
+    for row in rows:
+        told = next(cells for cells in page.rows if cells[0] == f"{row['tensor_parallel']:g}")
+        assert float(told[1].replace(",", "")) == pytest.approx(row["step_time_s"], rel=1e-3)
+    assert page.source.count("<svg") == 1 and "step time (s) by tensor parallel" in page.source
+    report = command("report", plans, "-o", path)
+    assert report.code == 0 and "1 training plan" in report.err
+    page = Page(path)
+    assert "Training plans" in page.texts and "<script" not in page.source
+    assert all(line in page.texts for line in report.out.splitlines())
+    assert command("report", plans, "-o", path, "--study", "recompute").code == 2

@@ -313,9 +313,21 @@ def deliver(
     if output is None:
         say(*text_table(whole if shown is None else shown))
         took(len(whole[0][1]) if number is None else number, noun)
+    elif is_page(output):
+        write_tables_page(output, [(f"{noun}s", whole if shown is None else shown)], front.answers)
+        wrote(output, len(whole[0][1]), noun)
     else:
         write_sheets(output, [(sheet, whole)], front)
         wrote(output, len(whole[0][1]) if number is None else number, noun)
+
+
+def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str]) -> None:
+    """Write tables as a page to send, below the command that asked and some sentences."""
+    from xlperf.page.tables import write_tables
+
+    path, given = asked_of()
+    asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
+    write_tables(output, path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
 
 
 def text_table(block: list[Part]) -> list[str]:

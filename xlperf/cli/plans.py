@@ -27,6 +27,7 @@ from xlperf.cli.output import (
     Legal,
     deliver,
     is_json,
+    is_page,
     is_workbook,
     legal_of,
     progress,
@@ -34,6 +35,7 @@ from xlperf.cli.output import (
     text_table,
     working,
     write_sheets,
+    write_tables_page,
     wrote,
 )
 
@@ -62,18 +64,27 @@ def report(
             raise click.UsageError("--uncertain goes with the plans of a workbook, not with --study")
         if catalog.measured:
             raise click.UsageError("--measured goes with the plans of a workbook, not with --study")
+        if is_page(output):
+            raise click.UsageError("a study writes a workbook (.xlsx)")
         _study(study, workbook, output, full, catalog.path)
         return
     if full:
         raise click.UsageError("--full goes with --study")
+    if uncertain and is_page(output):
+        raise click.UsageError("--uncertain writes a sheet: give a workbook (.xlsx)")
     source = workbook or str(shipped())
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), bounds)]
     pairs = [list(each) for each in zip(*computed, strict=True)]
-    with working("writing the report"):
-        write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
-    say(*(f"{finding.tag}: {finding.words}" for finding in answers(known, *pairs)))
+    findings = [f"{finding.tag}: {finding.words}" for finding in answers(known, *pairs)]
+    if is_page(output):
+        seen = [(f"{rows.kind} plans", _seen(rows, results)) for rows, results in zip(*pairs, strict=True)]
+        write_tables_page(output, seen, findings)
+    else:
+        with working("writing the report"):
+            write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
+    say(*findings)
     legal: dict[str, Legal] = {}
     for _ in _counting(zip(*pairs, strict=True), legal):
         pass

@@ -212,7 +212,9 @@ def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str
     if chips.whole:
         front = Front(list(ranked[:2]), [chips.words])
         deliver(output, f"{noun}s", chips.whole, noun, chips.shown, None, front)
-    say(*(chips.none or [chips.words]), err=True)
+    if chips.words:
+        say(chips.words, err=True)
+    say(*chips.none, err=True)
     return 0 if chips.valid else 1
 
 

@@ -30,6 +30,7 @@ from xlperf.cli.output import (
     asked_of,
     deliver,
     is_json,
+    is_page,
     is_workbook,
     progress,
     say,
@@ -133,7 +134,7 @@ def sweep(
         say(*words, err=True)
         if not len(rows.plans):
             raise click.exceptions.Exit(1)
-    elif output is None or is_workbook(output) or is_json(output):
+    elif output is None or is_workbook(output) or is_json(output) or is_page(output):
         with progress(len(whole), "plans computed") as done:
             rows = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
     else:

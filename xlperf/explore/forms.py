@@ -515,6 +515,7 @@ def varied_answers(
     shown = [by_name[name] for name in shown_columns(f"{forms.kind}_results", view) if name in by_name]
     reason = [part for part in reached if part[0].name == "reason"]
     words = f"{int(valid.sum()):,} of {len(forms):,} have an answer" + " and keep the limits" * bool(limits)
+    words = "" if valid.all() and not limits else words
     if chips:
         best = int(np.nansum(marked[0][1]))
         are = "is" if best == 1 else "are"
