@@ -135,8 +135,8 @@ class FleetSearch:
         """All mappings of copies with one pool on every engine, with one user on each replica."""
         size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
-        loads = np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0)
-        return crossed(with_columns(plans, concurrency=loads), "software", self.engines)
+        plans = with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
+        return crossed(plans, "software", self.engines)
 
     # --- mappings
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,14 +14,12 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.parse import plain_number, table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
     PER_CENT,
-    Column,
     Part,
     auto_columns,
     column,
@@ -66,34 +63,6 @@ def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Tabl
     cells = [number_of(text) if known[name].kind == "number" else text for name, text in words.items()]
     cells = [text if cell != cell else cell for cell, text in zip(cells, words.values(), strict=True)]
     return table_from_rows(kind, [known[name].header for name in words], [cells], place)
-
-
-def amount_of(declared: Column, text: str) -> float:
-    """A number in the unit of an entry, from a text with that unit, another one of its kind or none; NaN for others.
-
-    >>> amount_of(column("train", "training_tokens"), "15 T"), amount_of(column("serve", "users"), "10k")
-    (15.0, 10000.0)
-    >>> amount_of(column("serve", "users"), "10,000"), amount_of(column("serve", "ttft_target"), "2 s")
-    (10000.0, 2000.0)
-    """
-    stated = _AMOUNT.fullmatch(text.strip())
-    if stated is None:
-        return number_of(text)
-    number, symbol = number_of(stated[1].replace(",", "")), stated[2]
-    own, given = unit_of(declared), UNITS.get(symbol)
-    if given is None or given.dimension != own.dimension:
-        return number if not symbol else float("nan")
-    return float(f"{number * given.factor / own.factor:.15g}")
-
-
-def _plain(declared: Column, text: str) -> str:
-    """The text of an entry without a unit or parted thousands."""
-    number = amount_of(declared, text) if declared.kind == "number" else float("nan")
-    return text if number != number or number == number_of(text) else f"{number:.15g}"
-
-
-_AMOUNT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z][\w/]*)?")
-"""A number, with thousands parted by commas or not, and a unit."""
 
 
 def first_forms(catalog: Catalog) -> Iterator[Table]:
@@ -433,7 +402,7 @@ class Answered(NamedTuple):
 def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, str], Table]:
     """Entries of a form, the given ones with the others' defaults, and the form."""
     known = table_schema(kind).by_name
-    values = {name: _plain(known[name], words) for name, words in given.items() if words is not None}
+    values = {name: plain_number(known[name], words) for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
     form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
     return form, form_of(kind, form, lambda _, entry: f"--{entry.replace('_', '-')}")

@@ -171,7 +171,7 @@ class Question(NamedTuple):
 
 
 def question_of(answer: Answered, catalog: Catalog, varied: Mapping[str, Sequence[str]] | None = None) -> Question:
-    """The questions that the sliders of an answer reach: values of the ``varied`` entries, or of those of its kind."""
+    """The questions that the sliders of an answer reach: values of ``varied`` entries, or of the usual ones."""
     if varied:
         chosen = tuple(Axis(name, [*texts], texts.index(answer.form[name])) for name, texts in varied.items())
         return Question(answer.kind, answer.form, chosen, catalog)
