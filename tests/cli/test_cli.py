@@ -388,7 +388,7 @@ BAD = [
         ["evaluate", "plans.csv", "-o", "folder"],
         "folder: is a folder; give a file name that ends in .xlsx, .csv, .parquet or .json",
     ),
-    (["report", "plans.csv", "-o", "out.csv"], 'out.csv: the output must end in .xlsx, got ".csv"'),
+    (["report", "plans.csv", "-o", "out.csv"], 'out.csv: the output must end in .xlsx or .html, got ".csv"'),
     (["explain", "plans.csv", "--row", "5"], "plans.csv: --row 5 is beyond the last of 4 training plans"),
     (["explain", "plans.csv", "--name", "on"], 'plans.csv: no plan is named "on"; did you mean one?'),
     (

@@ -234,7 +234,7 @@ def _page(topic: str) -> list[str]:
 
 
 def _parts(page: list[str], words: str, whole: bool = False) -> list[str]:
-    """Short sections that have the words; of long sections the heading and the lines that have them, or the ``whole``."""
+    """Short sections that have the words; of long ones heading and lines that have them, or the ``whole``."""
     numbers = accumulate(line.startswith("#") for line in page)
     sections = [
         [line for _, line in group] for _, group in groupby(zip(numbers, page, strict=True), lambda pair: pair[0])

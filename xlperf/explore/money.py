@@ -75,6 +75,8 @@ def _hours(form: Table, results: Table, ownership: Table) -> Hours:
     if payment == OWN:
         return Hours(owned, listed if basis == "rent" else np.nan, owned, by_server, lacking, ownership)
     words = f"{words}; {by_server}" if payment == BOTH else words
+    if basis == "rent" and float(form.number("energy_price")[0]) >= 0.0:
+        words += "; a rent includes energy, the energy price moves the owned cost alone"
     return Hours(listed, listed if basis == "rent" else np.nan, owned, words, lacking, ownership)
 
 
