@@ -134,9 +134,9 @@ class FleetSearch:
     def single_users(self) -> Table:
         """All mappings of copies with one pool on every engine, with one user on each replica."""
         size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
-        plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
-        plans = with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
-        return crossed(plans, "software", self.engines)
+        count = plans.number(TP) if size != size else np.full(len(plans), size)
+        loads = np.maximum(np.floor(count / plans.number(TP)), 1.0)
+        return crossed(with_columns(plans, mode=ONE, num_accelerators=count, concurrency=loads), "software", self.engines)
 
     # --- mappings
 

@@ -119,9 +119,11 @@ def curve(
         mark,
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
-        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{rounded(most[0])}</text>',
-        f'<text x="{_MARGIN - 6}" y="{_MARGIN + 4}" text-anchor="end">{rounded(most[1])}</text>',
     ]
+    for part in (0.0, 0.5, 1.0):
+        x, y = at((part * most[0], part * most[1]))
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{rounded(part * most[0])}</text>')
+        lines.append(f'<text x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end">{rounded(part * most[1])}</text>')
     return _svg(title, _HEIGHT, lines)
 
 
