@@ -133,10 +133,9 @@ class FleetSearch:
 
     def single_users(self) -> Table:
         """All mappings of copies with one pool on every engine, with one user on each replica."""
-        size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
-        count = plans.number(TP) if size != size else np.full(len(plans), size)
-        loads = np.maximum(np.floor(count / plans.number(TP)), 1.0)
-        return crossed(with_columns(plans, mode=ONE, num_accelerators=count, concurrency=loads), "software", self.engines)
+        size, plans = self.demand.size, crossed(self.mapped(WHOLE, self.sizes(WHOLE)), "software", self.engines)
+        plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
+        return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
 
     # --- mappings
 
