@@ -157,8 +157,7 @@ def test_the_help_of_each_command_ends_with_a_page_of_the_guide() -> None:
         assert (ROOT / "xlperf" / "guide" / f"{topic}.md").is_file(), name
 
 
-def test_nearest_names_are_distinct_and_reach_the_first_word() -> None:
-    """One spelling of each card, the shortest first; a typo in the first of several words is found."""
-    assert nearest("5090", ["NVIDIA GeForce RTX 5090", "RTX 5090", "MI300X"]) == "did you mean RTX 5090?"
+def test_nearest_names_are_the_shortest_and_reach_names_before_brackets() -> None:
+    assert nearest("5090", ["NVIDIA GeForce RTX 5090", "RTX 5090", "MI300X"]).startswith("did you mean RTX 5090, ")
     assert nearest("Rubn", ["Trn1", "Rubin (VR200)", "B200"]).startswith("did you mean Rubin (VR200)")
     assert nearest("Lama3-70B", ["Llama3-70B-l12", "Llama-3-70B", "Llama3-70B"]).startswith("did you mean Llama")

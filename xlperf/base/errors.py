@@ -145,13 +145,9 @@ def _nearest(name: str, names: tuple[str, ...], count: int) -> str:
     close = [candidate for candidate in folded.values() if len(wanted) > 1 and _plain(candidate).startswith(wanted)]
     within = [candidate for candidate in folded.values() if len(wanted) > 2 and wanted in _plain(candidate)]
     close += sorted(within, key=len)
-    spelled = {re.split(r"[\s(]", key)[0]: candidate for key, candidate in reversed(folded.items())} | folded
+    spelled = {key.partition(" (")[0]: candidate for key, candidate in reversed(folded.items())} | folded
     alike = difflib.get_close_matches(name.casefold(), list(spelled), n=count, cutoff=0.5)
-    distinct: list[str] = []
-    for candidate in [*close, *(spelled[key] for key in alike)]:
-        if not any(_plain(candidate).endswith(_plain(other)) for other in distinct):
-            distinct.append(candidate)
-    close = distinct[:count]
+    close = list(dict.fromkeys([*close, *(spelled[key] for key in alike)]))[:count]
     if close:
         return f"did you mean {', '.join(_quoted(close))}?"
     shown = ", ".join(_quoted(list(names[:8])))
