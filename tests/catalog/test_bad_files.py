@@ -240,6 +240,7 @@ def test_plans_of_an_unknown_ending(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     path.write_text("{}")
     message = 'plans.json: plans must be a workbook (.xlsx), .csv or .parquet, got the ending ".json"'
+    message += "; of a log or launch file: xlperf launch --read plans.json -o plans.csv"
     assert refused(read_plans, path) == message
     assert refused(read_plans, tmp_path / "none.csv") == f"{tmp_path / 'none.csv'}: there is no such file"
     assert refused(read_plans, tmp_path / "none.json") == f"{tmp_path / 'none.json'}: there is no such file"

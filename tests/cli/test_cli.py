@@ -259,7 +259,7 @@ def test_explain_lists_operators(command: Command, plans: Path, tmp_path: Path) 
     assert command("explain", plans, "--row", 2, "-o", tmp_path / "operators.csv").code == 0
     rows = _rows((tmp_path / "operators.csv").read_text(encoding="utf-8"))
     assert list(rows[0]) == [column.name for column in table_schema("operators").columns]
-    assert len(rows) == len(shown.out.splitlines()) - 3
+    assert len(rows) == shown.out.splitlines().index("") - 3
 
 
 def test_check_says_no_where_a_model_is_not_what_its_row_states(command: Command, tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ BAD = [
         ["evaluate", "plans.csv", "-o", "folder"],
         "folder: is a folder; give a file name that ends in .xlsx, .csv, .parquet or .json",
     ),
-    (["report", "plans.csv", "-o", "out.csv"], 'out.csv: the output must end in .xlsx, got ".csv"'),
+    (["report", "plans.csv", "-o", "out.csv"], 'out.csv: the output must end in .xlsx or .html, got ".csv"'),
     (["explain", "plans.csv", "--row", "5"], "plans.csv: --row 5 is beyond the last of 4 training plans"),
     (["explain", "plans.csv", "--name", "on"], 'plans.csv: no plan is named "on"; did you mean one?'),
     (
@@ -437,3 +437,16 @@ def test_every_unknown_name_is_said_at_once(command: Command, tmp_path: Path, mo
     assert second.startswith('plans.csv [line 4, accelerator]: unknown accelerator "H100-SXN"; did you mean ')
     assert "H100-SXM-80GB" in second
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_explain_ends_with_the_limits_of_each_phase(command: Command, tmp_path: Path) -> None:
+    plans = tmp_path / "plans.csv"
+    header = "model,accelerator,num accelerators,tensor parallel,prompt length,output length,concurrency,mode\n"
+    plans.write_text(f"{header}Llama3-70B,H200-SXM-141GB,4,4,2000,500,64,continuous\n", encoding="utf-8")
+    (result,) = json.loads(command("evaluate", plans, "--json").out)
+    *_, first, token = command("explain", plans).out.splitlines()
+    for line, words, name in ((first, "time to first token", "ttft_ms"), (token, "time per output token", "tpot_ms")):
+        told = re.fullmatch(rf"{words} ([\d.,]+) ms: (.*)", line)
+        assert told is not None and float(told[1]) == pytest.approx(result[name], rel=1e-3)
+        assert sum(map(float, re.findall(r"(\d+) %", told[2]))) == pytest.approx(100.0, abs=3.0)
+        assert {"memory", "compute", "waiting"} <= set(re.findall(r"[a-z]+", told[2]))

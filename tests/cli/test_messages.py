@@ -14,7 +14,7 @@ from conftest import Outcome
 from places import ROOT
 from workbook_samples import HEADER, PLAN, csv_of, refused, sheets, write
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.parse import table_from_rows
 from xlperf.cli.app import cli
@@ -155,3 +155,9 @@ def test_the_help_of_each_command_ends_with_a_page_of_the_guide() -> None:
         help_ = task.get_help(click.Context(task))
         topic = help_.rstrip().rpartition("Guide: xlperf guide ")[2]
         assert (ROOT / "xlperf" / "guide" / f"{topic}.md").is_file(), name
+
+
+def test_nearest_names_are_the_shortest_and_reach_names_before_brackets() -> None:
+    assert nearest("5090", ["NVIDIA GeForce RTX 5090", "RTX 5090", "MI300X"]).startswith("did you mean RTX 5090, ")
+    assert nearest("Rubn", ["Trn1", "Rubin (VR200)", "B200"]).startswith("did you mean Rubin (VR200)")
+    assert nearest("Lama3-70B", ["Llama3-70B-l12", "Llama-3-70B", "Llama3-70B"]).startswith("did you mean Llama")

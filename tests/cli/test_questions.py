@@ -40,7 +40,8 @@ def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> 
         for name, value in first_words(kind).items():
             assert f"--{name.replace('_', '-')}" in words
             assert name in table_schema(kind).by_name
-            assert "".join(f"[default: {value}]".split()) in words
+            assert not value or "".join(f"[default: {value}]".split()) in words
+        assert "[default:]" not in words
 
 
 def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
@@ -218,3 +219,32 @@ def test_an_answer_hands_its_plan_to_the_other_commands(
     for other in (("launch",), ("explain",), ("worth",), ("uncertainty", "--result", result.partition(" (")[0])):
         done = command(*other, path)
         assert done.code == 0 and done.out, (other, done.err)
+
+
+def test_numbers_of_entries_take_units_and_parted_thousands(command: Command) -> None:
+    words = ("serve", "--model", "Meta-Llama-3.1-8B", "--accelerator", "H100-SXM-80GB", "--json")
+    plain = command(*words, "--users", "2000", "--ttft-target", "1500").out
+    assert command(*words, "--users", "2k", "--ttft-target", "1.5 s").out == plain
+    assert command(*words, "--users", "2,000", "--ttft-target", "1500 ms").out == plain
+    for wrong in ("2 kg", "2,00", "two"):
+        refused = command(*words, "--users", wrong)
+        assert refused.code == 2 and f'users must be a number above 0, got "{wrong}"' in refused.err
+
+
+def test_one_machine_says_how_many_users_it_serves(command: Command) -> None:
+    """Users auto fill one copy of so many accelerators; one more user than the answer takes a second copy."""
+    words = ("serve", "--model", "Meta-Llama-3.1-8B", "--accelerator", "H100-SXM-80GB", "--num-accelerators", "8")
+    (most,) = json.loads(command(*words, "--users", "auto", "--json").out)
+    assert most["accelerators"] == most["copy_size"] == 8 and most["copies"] == 1 and most["head_room"] == 0
+    (further,) = json.loads(command(*words, "--users", str(most["users"] + 1), "--way", "1", "--json").out)
+    assert further["accelerators"] > 8 or further["users_that_fit"] > most["users"]
+    shown = command(*words, "--users", "auto").out
+    assert "way  engine" in shown and "users" in next(line for line in shown.split("\n") if line.startswith("way"))
+    assert "give users or request rate" in command(*words[:5], "--users", "auto").err
+
+
+def test_entries_in_words_vary(command: Command) -> None:
+    words = ("train", "--model", "Meta-Llama-3.1-8B", "--accelerator", "H100-SXM-80GB", "--num-accelerators", "16")
+    rows = json.loads(command(*words, "--vary", "precision=bf16,fp8", "--json").out)
+    assert [row["precision"] for row in rows] == ["bf16", "fp8"]
+    assert rows[1]["step_time_s"] < rows[0]["step_time_s"]

@@ -99,3 +99,27 @@ def test_colour_only_where_a_terminal_has_it(monkeypatch: pytest.MonkeyPatch) ->
         shown.append(terminal.getvalue())
     assert shown[1:] == ["plan  MEASURED\n"] * 2
     assert shown[0] == "plan  \x1b[32mMEASURED\x1b[0m\n"
+
+
+def test_sentences_are_folded_between_words_and_commands_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.shutil, "get_terminal_size", lambda: (60, 40))
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    runner = CliRunner()
+    asked = "spares --workload serving --accelerator H200 --num-accelerators 80"
+    answer = runner.invoke(cli, asked.split())
+    assert answer.exit_code == 0, answer.output
+    lines = answer.stdout.splitlines()
+    assert max(map(len, lines)) <= 60 and lines[0].startswith("10 copies of 8 H200") and "Accelerator H200" in lines[2]
+    page = runner.invoke(cli, ["guide", "start"]).stdout.splitlines()
+    command = next(line for line in page if line.startswith("$ xlperf serve"))
+    assert len(command) > 60 and max(len(line) for line in page[:8]) <= 60
+
+
+def test_long_words_are_folded_into_their_column() -> None:
+    causes = ["another sharding stage + gradients in 16 bits", "full recomputation"]
+    predicted = ["step time 15.33 s, memory 67.69 GiB", "step time 19 s"]
+    columns = [TextColumn("rank", "", ["1", "2"], True), TextColumn("cause", "", causes, False)]
+    columns.append(TextColumn("predicted", "", predicted, False))
+    lines = narrowed(columns, 60)
+    assert max(map(len, lines)) <= 60 and not any("..." in line for line in lines)
+    assert " ".join(line[6:26].strip() for line in lines[2:5]).strip() == causes[0]

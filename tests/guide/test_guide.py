@@ -67,6 +67,14 @@ def test_the_command_lists_and_prints_each_page_and_names_the_nearest(command: C
     assert mistaken.code == 2 and mistaken.err == "guide: no page planer; did you mean planner?\n"
 
 
+def test_the_name_of_a_command_opens_its_part_of_the_guide(command: Command) -> None:
+    fleet = command("guide", "fleet")
+    assert fleet.code == 0 and fleet.out.startswith("## Buy B200 now or wait?") and "xlperf rl" not in fleet.out
+    for name in ("serve", "diagnose", "chip", "worth", "calibrate"):
+        assert f"xlperf {name}" in command("guide", name).out, name
+    assert command("guide", "functions").out.startswith("# Functions")
+
+
 def test_the_command_prints_the_parts_of_a_page_that_have_some_words(command: Command) -> None:
     columns = command("guide", "columns", "micro batch size").out
     assert "## training" in columns and "**micro batch size**" in columns and len(columns.splitlines()) < 60

@@ -13,6 +13,7 @@ from conftest import Outcome, csv_rows
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import brief
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.causes import changes, contradictions, ruled_out
@@ -49,7 +50,7 @@ def test_a_public_log_goes_from_plan_to_launch(command: Command, tmp_path: Path,
 
     outcome = command("diagnose", files["plan.csv"], "--log", files["run.log"], "-o", files["better.csv"], *own)
     assert outcome.code == 0 and "contradicts" not in outcome.err
-    assert f"measured {log.measured} " in outcome.err and "\nremedy: " in outcome.err
+    assert f"measured {log.measured} " in outcome.out and "\nremedy: " in outcome.out
     kind = "training" if log.stack in ("megatron", "nemo", "torchtitan") else "inference"
     (better,) = csv_rows(files["better.csv"].read_text())
     for name in ("num_accelerators", "precision", "global_batch_size", "concurrency"):
@@ -218,7 +219,8 @@ def test_a_remedy_is_a_ratio_of_predictions_on_the_same_machine(
     old, new = (evaluate(one, catalog).number(name)[0] for one in (plan, result.plan))
     assert result.better and (new > old) == reading.objective.larger
     factor = 1e-3 if name == "tpot" else 1.0
-    assert f"{reading.value / factor:.4g} measured -> {reading.value / factor * new / old:.4g}" in result.lines[1]
+    amounts = (brief(reading.value / factor * gain) for gain in (1.0, new / old))
+    assert "{} measured -> {}".format(*amounts) in result.lines[1]
     assert not refused_reasons(result.plan, catalog)[0] and result.results["fits"][0] == 1.0
     for same in ("model", "accelerator", "num_accelerators", "concurrency", "global_batch_size", "precision"):
         assert same not in plan or str(result.plan[same][0]).startswith(str(plan[same][0]))

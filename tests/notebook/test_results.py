@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from html.parser import HTMLParser
 from typing import Any
@@ -184,3 +185,18 @@ def test_a_result_without_a_plan_or_matplotlib_says_so(evaluated: Result, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(xlperf.InputError, match=r"plots need it: pip install 'xlperf\[notebook\]'"):
         evaluated.plot("bands")
+
+
+def test_a_plot_without_a_kind_suits_the_result() -> None:
+    """A fleet draws the curve of its copy, a run its parts, chips their frontier, plans their bands; as print shows."""
+    plan = {"model": "Llama3-8B", "accelerator": "H100", "num accelerators": 8}
+    run = xlperf.train(model="Llama3-8B", accelerator="H100", num_accelerators=8)
+    chips = xlperf.chip(vary={"num dies": [1, 2]})
+    drawn = {
+        "tokens per second": chips.plot().get_ylabel(), "time (": run.plot().get_xlabel(),
+        "80 % band": xlperf.evaluate([plan, {**plan, "tensor parallel": 2}]).plot().get_ylabel(),
+    }  # fmt: skip
+    plt.close("all")
+    assert all(words in label for words, label in drawn.items()), drawn
+    lines = repr(run).splitlines()
+    assert re.fullmatch(r"run time \(day\) +[\d.,]+ +80 %: .* to .*", lines[2]), lines[:4]

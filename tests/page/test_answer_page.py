@@ -87,6 +87,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
+def whole(words: dict[str, str]) -> str:
+    """The answer of a page: its first sentence, a heading, and the sentences below."""
+    return f"{words['answer']} {words.get('more', '')}".strip()
+
+
 @pytest.mark.parametrize("kind", ASKED)
 def test_a_page_says_what_the_terminal_says(
     kind: str, command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,10 +100,10 @@ def test_a_page_says_what_the_terminal_says(
         monkeypatch.setattr(charts, "FACTORS", ((0.5, 1.0, 2.0), (1.0, 1.5)))
     path = folder / f"{kind}.html"
     done, shown = command(kind, *ASKED[kind], "-o", path), command(kind, *ASKED[kind])
-    assert done.code == shown.code and f"{path}: 1 answer\n" in done.err
     page = Page(path)
+    assert done.code == shown.code and f"{path}: {len(page.grid['points'])} answers\n" in done.err
     first, *_ = shown.out.splitlines()
-    assert page.by_id["answer"] == first
+    assert done.out.splitlines()[0] == first and whole(page.by_id) == first
     notes = [line for line in shown.out.splitlines() if line.startswith(("asked: ", "assumptions: ", "Limit "))]
     assert len(notes) > 0 and all(note in page.texts for note in notes)
     for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 %: (.*))?$", shown.out, re.MULTILINE):
@@ -124,14 +129,14 @@ def test_sliders_reach_answers_of_the_command(kind: str, command: Command, folde
     assert len(points) == len(axes[0]) * len(axes[1]) >= 6
     start = [int(slider["value"] or "") for slider in page.sliders]
     asked = points[start[0] * len(axes[1]) + start[1]]
-    assert asked["answer"] == page.by_id["answer"]
+    assert whole(asked) == whole(page.by_id)
     assert [words for words, _ in asked["tiles"]] == [page.by_id[f"tile-{number}"] for number in range(6)]
     assert [page.by_id[f"value-{place}"] for place in (0, 1)] == [axes[place][start[place]] for place in (0, 1)]
     entries = {"serve": ("users", "speed-per-user"), "train": ("num-accelerators", "training-tokens"),
                "chip": ("num-dies", "die-area")}[kind]  # fmt: skip
     changed = [word for place, name in enumerate(entries) for word in (f"--{name}", axes[place][-1])]
     other = command(kind, *ASKED[kind], *changed)
-    assert points[-1]["answer"] == other.out.splitlines()[0]
+    assert whole(points[-1]) == other.out.splitlines()[0]
     head = next(row for row in page.rows if row[0].replace(" ", "-").startswith(entries[0]) and len(row) == 8)
     table = page.rows[page.rows.index(head) + 1 :][: len(points)]
     assert [row[2:] for row in table] == [[words for words, _ in point["tiles"] if words] for point in points]
@@ -172,11 +177,7 @@ def test_a_question_without_an_answer_has_a_page(command: Command, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (("chip", "--vary", "cache=16,32"), "a page holds one answer: leave --vary out"),
-        (("explain", "plans.csv"), "the output must end in"),
-        (("serve", "--users", "many"), "--users: users must be"),
-    ],
+    [(("explain", "plans.csv"), "the output must end in"), (("serve", "--users", "many"), "--users: users must be")],
 )
 def test_a_page_that_cannot_be_leaves_the_file(
     words: tuple[str, ...], message: str, command: Command, tmp_path: Path
@@ -196,3 +197,36 @@ def test_charts_are_drawn_to_scale() -> None:
     line = charts.curve("t", [(1.0, 4.0), (2.0, 2.0)], (2.0, 2.0), ("x", "y"))
     (points,) = re.findall(r'points="([^"]+)"', line)
     assert points.split()[1] == "{},{}".format(*re.findall(r'c[xy]="([\d.]+)"', line))
+
+
+def test_varied_entries_are_the_sliders_of_a_page(command: Command, tmp_path: Path) -> None:
+    """Two entries, one of them words; each point is the answer that the command gives alone."""
+    path = tmp_path / "chip.html"
+    varied = ("--vary", "cache=32,128", "--vary", "technology=5 nm,3 nm")
+    done = command("chip", *varied, "-o", path)
+    assert done.code == 0 and f"{path}: 4 answers" in done.err
+    page = Page(path)
+    assert page.grid["axes"] == [["32", "128"], ["5 nm", "3 nm"]]
+    assert [page.by_id["value-0"], page.by_id["value-1"]] == ["32", "3 nm"]
+    alone = command("chip", "--cache", "128", "--technology", "5 nm")
+    assert whole(page.grid["points"][2]) == alone.out.splitlines()[0]
+
+
+def test_a_grid_and_a_report_are_pages_of_tables(command: Command, tmp_path: Path) -> None:
+    plans, path = tmp_path / "plans.csv", tmp_path / "grid.html"
+    plans.write_text("model,accelerator,num accelerators\nLlama3-8B,H100-SXM-80GB,8\n", encoding="utf-8")
+    asked = ("evaluate", plans, "--vary", "tensor parallel=1,2", "--result", "step time")
+    done = command(*asked, "-o", path)
+    assert done.code == 0 and f"{path}: 2 plans" in done.err
+    page = Page(path)
+    rows = json.loads(command(*asked, "--json").out)
+    for row in rows:
+        told = next(cells for cells in page.rows if cells[0] == f"{row['tensor_parallel']:g}")
+        assert float(told[1].replace(",", "")) == pytest.approx(row["step_time_s"], rel=1e-3)
+    assert page.source.count("<svg") == 1 and "step time (s) by tensor parallel" in page.source
+    report = command("report", plans, "-o", path)
+    assert report.code == 0 and "1 training plan" in report.err
+    page = Page(path)
+    assert "Training plans" in page.texts and "<script" not in page.source
+    assert all(line in page.texts for line in report.out.splitlines())
+    assert command("report", plans, "-o", path, "--study", "recompute").code == 2

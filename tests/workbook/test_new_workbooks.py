@@ -13,7 +13,16 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, table_schema
-from xlperf.workbook.build import KINDS, PREDICTED, main, new_workbook, read_parts, read_tables, validation_package, PARTS
+from xlperf.workbook.build import (
+    KINDS,
+    PARTS,
+    PREDICTED,
+    main,
+    new_workbook,
+    read_parts,
+    read_tables,
+    validation_package,
+)
 from xlperf.workbook.data_sheets import header_row, plan_formula, sheet_groups
 from xlperf.workbook.front.layout import SHEETS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS

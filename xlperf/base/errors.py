@@ -141,9 +141,11 @@ def _nearest(name: str, names: tuple[str, ...], count: int) -> str:
         folded.setdefault(candidate.casefold(), candidate)
     wanted = _plain(name)
     close = [candidate for candidate in folded.values() if len(wanted) > 1 and _plain(candidate).startswith(wanted)]
-    close += [candidate for candidate in folded.values() if len(wanted) > 2 and wanted in _plain(candidate)]
-    alike = difflib.get_close_matches(name.casefold(), list(folded), n=count, cutoff=0.5)
-    close = list(dict.fromkeys([*close, *(folded[key] for key in alike)]))[:count]
+    within = [candidate for candidate in folded.values() if len(wanted) > 2 and wanted in _plain(candidate)]
+    close += sorted(within, key=len)
+    spelled = {key.partition(" (")[0]: candidate for key, candidate in reversed(folded.items())} | folded
+    alike = difflib.get_close_matches(name.casefold(), list(spelled), n=count, cutoff=0.5)
+    close = list(dict.fromkeys([*close, *(spelled[key] for key in alike)]))[:count]
     if close:
         return f"did you mean {', '.join(_quoted(close))}?"
     shown = ", ".join(_quoted(list(names[:8])))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.base.units import UNITS
 from xlperf.catalog.cells import (
     BadValue,
     ErrorValue,
@@ -32,7 +33,7 @@ from xlperf.catalog.cells import (
     parse_header,
     shown,
 )
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, choice_aliases, schema, split_header
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, choice_aliases, schema, split_header, unit_of
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
@@ -415,3 +416,32 @@ def raise_faults(faults: Sequence[Fault]) -> None:
     """Raise all faults at once, if there are any."""
     if faults:
         raise InputError(faults)
+
+
+def amount_of(declared: Column, text: str) -> float:
+    """A number in the unit of an entry, from a text with that unit, another one of its kind or none; NaN for others.
+
+    >>> from xlperf.catalog.schema import column
+    >>> [amount_of(column("train", "training_tokens"), words) for words in ("15", "15 T")]
+    [15.0, 15.0]
+    >>> [amount_of(column("serve", "users"), words) for words in ("10k", "10,000", "10 kg")]
+    [10000.0, 10000.0, nan]
+    """
+    stated = _AMOUNT.fullmatch(text.strip())
+    if stated is None:
+        return number_of(text)
+    number, symbol = number_of(stated[1].replace(",", "")), stated[2]
+    own, given = unit_of(declared), UNITS.get(symbol)
+    if given is None or given.dimension != own.dimension:
+        return number if not symbol else float("nan")
+    return float(f"{number * given.factor / own.factor:.15g}")
+
+
+def plain_number(declared: Column, text: str) -> str:
+    """The text of an entry without a unit or parted thousands."""
+    number = amount_of(declared, text) if declared.kind == "number" else float("nan")
+    return text if number != number or number == number_of(text) else f"{number:.15g}"
+
+
+_AMOUNT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z][\w/]*)?")
+"""A number, with thousands parted by commas or not, and a unit."""

@@ -431,7 +431,9 @@ def _read_rows(
         raise InputError(Fault(str(path), "there is no such file"))
     if ending in _SAVED_OTHERWISE:
         raise InputError(Fault(name, f"is {_SAVED_OTHERWISE[ending]}; open it there and save it as .xlsx"))
-    raise InputError(Fault(name, f'{meant} must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"'))
+    remedy = f"; of a log or launch file: xlperf launch --read {name} -o plans.csv" if meant == PLANS else ""
+    problem = f'{meant} must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"{remedy}'
+    raise InputError(Fault(name, problem))
 
 
 def _wanted(kind: str, header: Sequence[object]) -> set[int]:

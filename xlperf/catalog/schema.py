@@ -138,10 +138,11 @@ class Column:
         """Name as a person writes it: ``memory bandwidth``."""
         return self.name.replace("_", " ")
 
-    def amount(self, value: float, digits: str = ".4g") -> str:
+    def amount(self, value: float, digits: str = "") -> str:
         """A number in the unit used inside as the column shows it, with its unit: ``4 TB/s``."""
         unit = f" {self.unit}" if self.unit not in ("", "-") else ""
-        return f"{value / unit_of(self).factor:{digits}}{unit}"
+        number = value / unit_of(self).factor
+        return f"{number:{digits}}{unit}" if digits else f"{brief(number)}{unit}"
 
     def array(self, values: Sequence[object]) -> np.ndarray:
         """Values of the column as an array, of objects if they are text."""
@@ -489,17 +490,38 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
     return [rounded(value) for value in inside]
 
 
+PER_CENT = (
+    "memory_used", "head_room", "mfu", "mfu_causal", "hfu", "goodput", "effective_share", "elastic_share", "wait_share",
+    "spare_share", "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization", "share",
+    "unmet_share", "reused_share", "hit_rate", "hit_rate_accelerator", "hit_rate_host", "hit_rate_drive",
+    "hit_rate_remote", "waiting_wins",
+)  # fmt: skip
+"""Results without a unit that people read in per cent."""
+
+
 @cache
 def viewed_columns(table: str) -> tuple[str, ...]:
     """Columns that a terminal shows of a table, in their order: rows of ``catalog/shown.csv``."""
     return tuple(row["column"] for row in resources.rows("catalog/shown.csv") if row["table"] == table)
 
 
+def brief(value: float) -> str:
+    """Four significant digits for a sentence, without trailing zeros; from 10,000 on in full.
+
+    >>> brief(4.0), brief(0.012345), brief(302312.0)
+    ('4', '0.01235', '302,312')
+    """
+    return f"{value:,.0f}" if abs(value) >= _IN_SENTENCES else f"{value:.4g}"
+
+
+_IN_SENTENCES = 1e4  # from here on a number of four digits has an exponent [-]
+
+
 def rounded(value: float) -> str:
     """Four significant digits, whole numbers in full.
 
-    >>> [rounded(value) for value in (1234567.0, 0.0123456, 12.3456, float("nan"))]
-    ['1,234,567', '0.01235', '12.35', '']
+    >>> [rounded(value) for value in (1234567.0, 6591.4, 0.0123456, 12.3456, float("nan"))]
+    ['1,234,567', '6,591', '0.01235', '12.35', '']
     """
     if math.isnan(value):
         return ""
@@ -508,4 +530,4 @@ def rounded(value: float) -> str:
     if abs(value) >= _IN_FULL or value.is_integer():
         return f"{value:,.0f}"
     decimals = DIGITS - 1 - int(f"{value:.16e}".partition("e")[2])
-    return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
+    return f"{value:,.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"

@@ -193,6 +193,11 @@ VARY = (
 )
 
 
+def page_of(name: str) -> str | None:
+    """The page of the guide that a command names; None if there is no such command or page."""
+    return next((row["meaning"] for row in _rows().get(name, ()) if row["option"] == "page"), None)
+
+
 def command(**shared: Decorator) -> Callable[[Any], Command]:
     """Make a function a command by rows of ``commands.csv``; ``shared``: options that a row names with ``=`` and that
     this module does not know.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +16,8 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
 from xlperf.catalog.schema import parts, rounded, table_schema, viewed_columns
 from xlperf.cli.command import Chosen, Sheets, catalog_for, catalog_of, command, note_names, read_one, without_auto
-from xlperf.cli.output import (
-    STANDARD,
-    aligned,
-    deliver,
-    is_workbook,
-    progress,
-    say,
-    text_table,
-    working,
-    write_sheets,
-    wrote,
-)
+from xlperf.cli.launched import launched_plan
+from xlperf.cli.output import aligned, deliver, is_workbook, progress, say, text_table, working, write_sheets, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -380,7 +369,7 @@ def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: boo
         if kind == "accelerators" and output.casefold().endswith(".xlsx"):
             lines.append("its price is a row of the sheet prices: without one no plan on it has a cost")
     if as_json:
-        say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False))
+        say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False), folded=False)
     elif output is None:
         values = [v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns]
         say(*aligned([[column.header for column in columns], values], (False, False)))
@@ -428,7 +417,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
     refused = illegal or (refused_reasons(plan, known, stack)[0] if fitting else "")
     if refused:
         raise InputError(Fault(plan.place(0, "model"), f"{refused}; xlperf search finds a mapping that starts"))
-    say(*launch_lines(plan, stack, shape_of(plan, known) if fitting else None))
+    say(*launch_lines(plan, stack, shape_of(plan, known) if fitting else None), folded=False)
 
 
 def _stack_of(plan: Table) -> str:
@@ -447,29 +436,5 @@ def _stack_of(plan: Table) -> str:
 @command()
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the plan of a launch line, script, YAML or TOML file, or log."""
-    from xlperf.interop.launch import MOST_TEXT, read_launch
-
-    wrong = [text for text in given if not text.partition("=")[2]]
-    if wrong:
-        raise click.UsageError(f'--set must be as accelerator=H100-SXM-80GB, got "{wrong[0]}"')
-    try:
-        with sys.stdin if file == STANDARD else Path(file).open(encoding="utf-8") as stream:
-            text = stream.read(MOST_TEXT + 1)
-    except UnicodeDecodeError:
-        raise InputError(Fault(file, "is no text in UTF-8")) from None
-    name = "standard input" if file == STANDARD else Path(file).name
-    stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
-    folder = None if file == STANDARD else Path(file).parent
-    models = catalog_of(catalog, None).tables["models"]
-    launched = read_launch(text, name, stack or "", stated, models, partial, folder)
-    listed = (
-        ("moves a result, not read", launched.unread),
-        ("not read", launched.unknown),
-        ("variables not known; give them with --set", launched.open),
-    )
-    for words, flags in listed:
-        if flags:
-            say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
-    for note in launched.notes:
-        say(f"note: {name}: {note}", err=True)
-    deliver(output, launched.plan.kind, parts(launched.plan), "plan")
+    read = launched_plan(file, stack, given, partial, catalog)
+    deliver(output, read.kind, parts(read), "plan")

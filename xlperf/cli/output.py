@@ -24,7 +24,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
-from xlperf.catalog.schema import Part, cells, rounded, values_of
+from xlperf.catalog.schema import PER_CENT, Part, cells, rounded, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -38,14 +38,31 @@ FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 
 
-def say(*lines: str, err: bool = False) -> None:
-    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal."""
+def say(*lines: str, err: bool = False, folded: bool = True) -> None:
+    """Print lines. All that a command prints goes through here: names and notes of a file cannot steer the terminal.
+
+    On a terminal sentences are ``folded`` between words; lines that a shell or a file shall take are not.
+    """
     if _Progress.on_screen is not None:
         _Progress.on_screen.clear()
-    coloured = not err and is_terminal() and "NO_COLOR" not in os.environ
+    terminal = sys.stderr.isatty() if err else is_terminal()
+    coloured = not err and terminal and "NO_COLOR" not in os.environ
+    width = shutil.get_terminal_size()[0] if terminal and folded else 0
     for line in lines:
-        words = printable(line)
-        click.echo(_TRUST.sub(_in_colour, words) if coloured else words, err=err)
+        for words in fold(printable(line), width):
+            click.echo(_TRUST.sub(_in_colour, words) if coloured else words, err=err)
+
+
+def fold(line: str, width: int) -> list[str]:
+    """A sentence as lines of at most ``width`` letters (0: any); rows of tables and indented lines as they are.
+
+    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12)
+    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'])
+    """
+    if not width or len(line) <= width or "  " in line or line.startswith(" "):
+        return [line]
+    indent = "  " if line.startswith("- ") else ""
+    return wrap(line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
 
 
 _COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}
@@ -296,9 +313,21 @@ def deliver(
     if output is None:
         say(*text_table(whole if shown is None else shown))
         took(len(whole[0][1]) if number is None else number, noun)
+    elif is_page(output):
+        write_tables_page(output, [(f"{noun}s", whole if shown is None else shown)], front.answers)
+        wrote(output, len(whole[0][1]), noun)
     else:
         write_sheets(output, [(sheet, whole)], front)
         wrote(output, len(whole[0][1]) if number is None else number, noun)
+
+
+def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str]) -> None:
+    """Write tables as a page to send, below the command that asked and some sentences."""
+    from xlperf.page.tables import write_tables
+
+    path, given = asked_of()
+    asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
+    write_tables(output, path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
 
 
 def text_table(block: list[Part]) -> list[str]:
@@ -321,12 +350,18 @@ class TextColumn(NamedTuple):
     def of(cls, column: Column, values: Any) -> TextColumn:
         """The column of a table in words."""
         unit = column.unit if column.unit not in ("", "-") else ""
+        if column.name in PER_CENT and column.kind in ("number", "result"):
+            unit, values = "%", 100.0 * values
         return cls(column.name.replace("_", " "), unit, cells(column, values), not column.is_text)
 
-    def shortened(self, longest: int) -> TextColumn:
-        """The column with cells of at most so many letters."""
-        short = [cell if len(cell) <= longest else f"{cell[: longest - 3]}..." for cell in self.cells]
-        return self._replace(cells=short)
+    def folded(self, longest: int) -> TextColumn:
+        """The column with cells on lines of at most so many letters."""
+        return self._replace(cells=["\n".join(wrap(cell, longest)) for cell in self.cells])
+
+    @property
+    def across(self) -> int:
+        """Letters of the longest line of a cell."""
+        return max(len(line) for cell in self.cells for line in cell.split("\n"))
 
     def lines(self, heads: int, wrapped: bool) -> list[str]:
         """The heading on ``heads`` lines, the unit, a rule, the cells."""
@@ -362,7 +397,7 @@ _KEPT = (
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
     *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
 )
-"""Columns that it leaves out last; their texts are shortened before."""
+"""Columns that it leaves out last; their texts are folded before."""
 
 
 def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
@@ -390,7 +425,7 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
     shared = [column for column in rest if len(column.cells) > 1 and len(set(column.cells)) == 1]
     rest = [column for column in rest if column not in shared]
     longest = max(width // 3, 16)
-    first = first.shortened(longest)
+    first = first.folded(longest)
     left_out: list[TextColumn] = []
     while True:
         lines = _side_by_side([first, *rest], wrapped=True)
@@ -398,10 +433,10 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
             break
         details = [column for name in _DETAILS for column in rest if column.name == name]
         others = [column for column in rest if column.name not in _KEPT]
-        long = [column for column in others if not column.is_number and max(map(len, column.cells)) > longest]
-        kept = [column for column in rest if not column.is_number and max(map(len, column.cells)) > longest]
+        long = [column for column in others if not column.is_number and column.across > longest]
+        kept = [column for column in rest if not column.is_number and column.across > longest]
         if kept and not (long or details or others):
-            rest[rest.index(kept[-1])] = kept[-1].shortened(longest)
+            rest[rest.index(kept[-1])] = kept[-1].folded(longest)
         else:
             left_out.append(rest.pop(rest.index([*long[-1:], *details, *others[-1:], rest[-1]][0])))
     below = []
@@ -414,6 +449,11 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
 
 
 def _side_by_side(columns: Sequence[TextColumn], wrapped: bool) -> list[str]:
+    parted = [[cell.split("\n") for cell in row] for row in zip(*(column.cells for column in columns), strict=True)]
+    tall = [[parts + [""] * (max(map(len, row)) - len(parts)) for parts in row] for row in parted]
+    columns = [
+        column._replace(cells=[line for row in tall for line in row[place]]) for place, column in enumerate(columns)
+    ]
     heads = 1
     if wrapped:
         heads = max(len(column.lines(0, True)) - len(column.cells) - 2 for column in columns)

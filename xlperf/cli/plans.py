@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.schema import Part, parts
+from xlperf.catalog.schema import Part, parts, rounded
 from xlperf.cli.command import (
     Chosen,
     Machines,
@@ -27,6 +27,7 @@ from xlperf.cli.output import (
     Legal,
     deliver,
     is_json,
+    is_page,
     is_workbook,
     legal_of,
     progress,
@@ -34,6 +35,7 @@ from xlperf.cli.output import (
     text_table,
     working,
     write_sheets,
+    write_tables_page,
     wrote,
 )
 
@@ -62,18 +64,27 @@ def report(
             raise click.UsageError("--uncertain goes with the plans of a workbook, not with --study")
         if catalog.measured:
             raise click.UsageError("--measured goes with the plans of a workbook, not with --study")
+        if is_page(output):
+            raise click.UsageError("a study writes a workbook (.xlsx)")
         _study(study, workbook, output, full, catalog.path)
         return
     if full:
         raise click.UsageError("--full goes with --study")
+    if uncertain and is_page(output):
+        raise click.UsageError("--uncertain writes a sheet: give a workbook (.xlsx)")
     source = workbook or str(shipped())
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
     computed = [pair for table in tables for pair in _evaluated(table, known, len(table), bounds)]
     pairs = [list(each) for each in zip(*computed, strict=True)]
-    with working("writing the report"):
-        write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
-    say(*(f"{finding.tag}: {finding.words}" for finding in answers(known, *pairs)))
+    findings = [f"{finding.tag}: {finding.words}" for finding in answers(known, *pairs)]
+    if is_page(output):
+        seen = [(f"{rows.kind} plans", _seen(rows, results)) for rows, results in zip(*pairs, strict=True)]
+        write_tables_page(output, seen, findings)
+    else:
+        with working("writing the report"):
+            write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
+    say(*findings)
     legal: dict[str, Legal] = {}
     for _ in _counting(zip(*pairs, strict=True), legal):
         pass
@@ -182,6 +193,31 @@ def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, cata
         say(f"{plan.place(0, 'name')}: {evaluated(plan, known)['reason'][0]}", err=True)
         raise click.exceptions.Exit(1)
     deliver(output, "operators", parts(operators), "operator")
+    if output is None:
+        say("", *_limits(operators))
+
+
+_WHOLE = {"prefill": "time to first token", "decode": "time per output token"}
+
+
+def _limits(operators: Table) -> list[str]:
+    """A line for the step, or for prefill and decode: its time, and the share of each thing that limits it."""
+    import numpy as np
+
+    share, time = operators.number("share"), operators.number("exposed_time")
+    whole = np.floor(np.cumsum(share) - share + 1e-6)  # shares add up to 1 in each
+    phases, bounds = operators.text("phase"), operators.text("bound")
+    lines = []
+    for number in np.unique(whole):
+        rows = np.flatnonzero(whole == number)
+        named = [phases[row] if phases[row] == "waiting" else bounds[row] for row in rows]
+        shares = {name: float(sum(share[row] for row, own in zip(rows, named, strict=True) if own == name))
+                  for name in dict.fromkeys(named)}  # fmt: skip
+        largest = sorted(shares, key=lambda one: -shares[one])
+        words = [f"{one or 'not timed'} {100.0 * shares[one]:.0f} %" for one in largest]
+        name = next((_WHOLE[phase] for phase in phases[rows] if phase in _WHOLE), "step")
+        lines.append(f"{name} {rounded(float(time[rows].sum()) * 1e3)} ms: {', '.join(words)}")
+    return lines
 
 
 @command()

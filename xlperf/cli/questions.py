@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import Column, first_words, parts, questions, rounded, table_schema
 from xlperf.cli.command import Command, Sheets, catalog_of, command, names_of, words_of
 from xlperf.cli.output import (
@@ -26,6 +25,8 @@ from xlperf.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.forms import Answered
@@ -40,7 +41,7 @@ def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
     metavar = "|".join(column.choices) or unit
-    words = f"{column.meaning}.  [default: {value}]"
+    words = f"{column.meaning}." + (f"  [default: {value}]" if value else "")
     option = f"--{column.name.replace('_', '-')}"
     return click.option(option, column.name, metavar=metavar, help=words, shell_complete=partial(_entries, column))
 
@@ -91,14 +92,18 @@ def _delivered(answer: Answered, output: str | None, catalog: Catalog) -> int:
     return 1 if answer.refused or answer.missed else 0
 
 
-def _write_page(output: str, answer: Answered, catalog: Catalog) -> None:
-    """Write an answer as a page to send."""
+def _write_page(
+    output: str, answer: Answered, catalog: Catalog, varied: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Write an answer as a page to send, with sliders over varied entries; the terminal gets its sentence."""
     from xlperf.explore.workers import all_processes
-    from xlperf.page.answer import write_page
+    from xlperf.page.answer import question_of, write_page
 
-    with progress(0, "answers computed") as done:
-        write_page(output, answer, catalog, all_processes(), done)
-    wrote(output, 1, "answer")
+    say(answer.words, *answer.beside)
+    asked = question_of(answer, catalog, varied)
+    with progress(len(asked), f"{output}: {len(asked):,} answers") as done:
+        write_page(output, answer, asked, all_processes(), done)
+    wrote(output, len(asked), "answer")
 
 
 def _write_chip(output: str, answer: Answered, catalog: Catalog) -> None:
@@ -134,18 +139,21 @@ def _ways(ways: Table) -> list[str]:
 
     if not len(ways):
         return []
-    lines = [("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")]
-    numbers = ("copy_size", "prefill_accelerators", "accelerators", "accelerators_low", "accelerators_high",
+    lines = [("way", "engine", "pools", "copy", "users", "number", "80 %", "$/M", "trust")]
+    numbers = ("copy_size", "prefill_accelerators", "users", "accelerators", "accelerators_low", "accelerators_high",
                "fleet_cost_per_million_output_tokens")  # fmt: skip
     for row in range(len(ways)):
-        size, prefill, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
+        size, prefill, users, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
         pools = prefill == prefill
         lines.append((
             f"{row + 1}", engine_title(str(ways["software"][row])), "two" if pools else "one",
-            f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{count:,.0f}",
+            f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{users:,.0f}", f"{count:,.0f}",
             f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
         ))  # fmt: skip
-    return aligned(list(zip(*lines, strict=True)), (True, False, False, True, True, True, True, False))
+    columns = dict(zip(lines[0], zip(*lines, strict=True), strict=True))
+    # Ways that fill a power limit or a copy serve unlike numbers of users; "200 + 128" says that pools are two.
+    del columns["users" if len(set(columns["users"][1:])) == 1 else "pools"]
+    return aligned(list(columns.values()), [name not in ("engine", "pools", "trust") for name in columns])
 
 
 def _question(kind: str) -> Command:
@@ -180,6 +188,8 @@ def _varying(
     from xlperf.explore.objectives import limits_of
 
     required = limits_of(kind, limits, "--limit")
+    if vary and output is not None and is_page(output):
+        return _varied_page(kind, vary, required, output, catalog, given)
     if vary:
         return _varied(asked_form(kind, given)[1], vary, required, output, catalog)
     known = catalog_of(catalog, None)
@@ -193,8 +203,6 @@ def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str
     from xlperf.explore.forms import varied_answers, varied_forms
     from xlperf.explore.vary import vary_line
 
-    if output is not None and is_page(output):
-        raise InputError(Fault(output, "a page holds one answer: leave --vary out, or write .xlsx, .csv or .json"))
     known = catalog_of(catalog, None)
     forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary")
     chip = form.kind == "chip"
@@ -204,8 +212,33 @@ def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str
     if chips.whole:
         front = Front(list(ranked[:2]), [chips.words])
         deliver(output, f"{noun}s", chips.whole, noun, chips.shown, None, front)
-    say(*(chips.none or [chips.words]), err=True)
+    if chips.words:
+        say(chips.words, err=True)
+    say(*chips.none, err=True)
     return 0 if chips.valid else 1
+
+
+def _varied_page(
+    kind: str, vary: tuple[str, ...], required: list[Limit], output: str, catalog: Sheets, given: dict[str, Any]
+) -> int:
+    """Write a page with a slider for each varied entry; it shows the values asked for, else the first ones."""
+    from xlperf.catalog.schema import table_schema, unit_of
+    from xlperf.explore.forms import answered, asked_form, varied_forms
+    from xlperf.explore.vary import vary_line
+
+    asked, form = asked_form(kind, given)
+    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary")
+    columns, texts = table_schema(kind).by_name, {}
+    for name in names:
+        one = columns[name]
+        values = [value if one.is_text else value / unit_of(one).factor for value in forms[name].tolist()]
+        words = (str(value) if one.is_text else "" if value != value else f"{value:.6g}" for value in values)
+        texts[name] = [*dict.fromkeys(word or "auto" for word in words)]
+    first = {name: asked[name] if asked.get(name) in words else words[0] for name, words in texts.items()}
+    known = catalog_of(catalog, None)
+    answer = answered(kind, given | first, known, required)
+    _write_page(output, answer, known, texts)
+    return 1 if answer.refused or answer.missed else 0
 
 
 ASK = tuple(_question(kind) for kind in questions())

@@ -19,10 +19,10 @@ from xlperf.cli.command import (
     command,
     packed,
     read_chosen,
-    read_one,
     read_one_kind,
     without_auto,
 )
+from xlperf.cli.launched import is_launch_file, is_log, plan_or_launched
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
@@ -30,6 +30,7 @@ from xlperf.cli.output import (
     asked_of,
     deliver,
     is_json,
+    is_page,
     is_workbook,
     progress,
     say,
@@ -41,6 +42,7 @@ from xlperf.cli.output import (
 if TYPE_CHECKING:
     from xlperf.explore.asked import Doubts
     from xlperf.explore.candidates import Bounds
+    from xlperf.explore.remedy import Diagnosed
 
 
 def _doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int) -> Doubts:
@@ -132,7 +134,7 @@ def sweep(
         say(*words, err=True)
         if not len(rows.plans):
             raise click.exceptions.Exit(1)
-    elif output is None or is_workbook(output) or is_json(output):
+    elif output is None or is_workbook(output) or is_json(output) or is_page(output):
         with progress(len(whole), "plans computed") as done:
             rows = swept(whole, done, WORKBOOK_ROWS if output is not None else MOST_PLANS)
     else:
@@ -196,15 +198,17 @@ def worth(
 def diagnose(
     plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
     profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
-    every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+    every: bool, given: tuple[str, ...], chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
     """Rank what would explain that a run is slower or faster than its plan."""
     from xlperf.explore.remedy import Evidence, asked_diagnosis
 
-    plan = read_one(plans, chosen)
+    plan = plan_or_launched(plans, chosen, given, catalog)
+    if is_log(plans) and not (measured or logs or profile):
+        logs = (plans,)
     files = tuple(text for text in measured if "=" not in text and Path(text).suffix)
     measured = tuple(text for text in measured if text not in files)
-    known = catalog_for(Sheets(catalog, files), plans, [plan])
+    known = catalog_for(Sheets(catalog, files), "" if is_launch_file(plans) else plans, [plan])
     plan = without_auto(plan, known, bounds)
     runs = Evidence(measured, logs, profile), Evidence(before, logs_before, profile_before)
     with progress(0, "variants of the plan") as done:
@@ -213,8 +217,9 @@ def diagnose(
         )  # fmt: skip
     diagnosis, cure = found.diagnosis, found.cure
     say(*found.notes, err=True)
+    silent = output is not None and (output == STANDARD or is_workbook(output) or is_json(output))
     for reading in diagnosis.readings:
-        say(reading.words, err=output is not None)
+        say(reading.words, err=silent)
     if mine is not None:
         from xlperf.explore.diagnose import as_it_ran
 
@@ -226,17 +231,29 @@ def diagnose(
 
         write_diagnosis(output, diagnosis, *asked_of(), cure.lines, cure.plan)
         wrote(output, len(diagnosis.explanations), "explanation")
-    elif output is not None and not is_json(output):
+    elif is_json(output):
+        deliver(output, "diagnosis", parts(diagnosis.explanations), "explanation")
+    elif output == STANDARD:
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
-    elif output is not None or len(diagnosis.explanations):
-        whole = parts(diagnosis.explanations)
-        deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
-    if output is None:
-        say(*found.lines)
-    say(*cure.lines, err=output is not None)
+    else:
+        _say_causes(found)
+    say(*cure.lines, err=silent)
+    if output is not None and not silent:
+        deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
+        if cure.better:
+            say(f"its launch line: xlperf launch {output}", err=True)
     if found.nothing_near:
         say(found.nothing_near, err=True)
         raise click.exceptions.Exit(1)
+
+
+def _say_causes(found: Diagnosed) -> None:
+    """Print the ranked causes, and below them where to look for each."""
+    whole = parts(found.diagnosis.explanations)
+    if len(found.diagnosis.explanations):
+        deliver(None, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
+        say("", "What to look at:")
+    say(*found.lines, "")
 
 
 _AT_LENGTH = ("advice", "change")

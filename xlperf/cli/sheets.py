@@ -17,8 +17,8 @@ from click.shell_completion import get_completion_class
 from xlperf.base import resources
 from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced
-from xlperf.cli.command import command
-from xlperf.cli.output import aligned, say, working
+from xlperf.cli.command import command, page_of
+from xlperf.cli.output import aligned, fold, say, terminal_width, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
@@ -70,7 +70,7 @@ def show(file: str) -> None:
     from xlperf.catalog.xlsx_rows import shown_lines
 
     for line in shown_lines(file):
-        say(line)
+        say(line, folded=False)
 
 
 @command()
@@ -193,6 +193,9 @@ def guide(topic: str | None, words: str | None) -> None:
         say(*aligned([[f"xlperf guide {name}" for name in _TOPICS], titles], (False, False)))
         return
     name = topic.casefold()
+    if name not in _TOPICS and (page := page_of(name)) is not None:  # of a command: the sections that name it
+        say(*_paragraphs(_parts(_page(page), words or f"xlperf {name}", whole=True) or _page(page)), folded=False)
+        return
     if name not in _TOPICS:
         near = get_close_matches(name, _TOPICS, 1)
         hint = f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(_TOPICS)}"
@@ -200,15 +203,38 @@ def guide(topic: str | None, words: str | None) -> None:
     lines = _page(name) if words is None else _parts(_page(name), words)
     if not lines:
         raise InputError(Fault("guide", f"the page {name} has no {words}"))
-    say(*lines)
+    say(*_paragraphs(lines), folded=False)
+
+
+def _paragraphs(lines: list[str]) -> list[str]:
+    """Lines of a page as wide as the terminal: paragraphs and items are folded anew, blocks of code stay."""
+    width = terminal_width()
+    if not width:
+        return lines
+    folded, paragraph, code = [], "", False
+    for line in [*lines, ""]:
+        fence = line.startswith("```")
+        goes_on = bool(paragraph and line) and not (code or fence or line.startswith(_BEGINS))
+        if goes_on:
+            paragraph += f" {line.strip()}"
+            continue
+        folded += fold(paragraph, width) if paragraph else []
+        code ^= fence
+        paragraph = "" if code or fence or not line else line
+        folded += [] if paragraph else [line]
+    return folded[:-1]
+
+
+_BEGINS = ("|", "#", "- ", "  - ", *(f"{number}. " for number in range(1, 10)))
+"""Starts of lines that begin a paragraph of their own."""
 
 
 def _page(topic: str) -> list[str]:
     return resources.table(f"guide/{topic}.md").read_text(encoding="utf-8").splitlines()
 
 
-def _parts(page: list[str], words: str) -> list[str]:
-    """Short sections that have the words; of long sections the heading and the lines that have them."""
+def _parts(page: list[str], words: str, whole: bool = False) -> list[str]:
+    """Short sections that have the words; of long ones heading and lines that have them, or the ``whole``."""
     numbers = accumulate(line.startswith("#") for line in page)
     sections = [
         [line for _, line in group] for _, group in groupby(zip(numbers, page, strict=True), lambda pair: pair[0])
@@ -216,8 +242,8 @@ def _parts(page: list[str], words: str) -> list[str]:
     parts = []
     for heading, *body in sections:
         lines = [line for line in body if words.casefold() in line.casefold()]
-        whole = len(body) <= _SHORT and (lines or words.casefold() in heading.casefold())
-        parts += [heading, *body] if whole else [heading, *lines, ""] if lines else []
+        short = (whole or len(body) <= _SHORT) and (lines or words.casefold() in heading.casefold())
+        parts += [heading, *body] if short else [heading, *lines, ""] if lines else []
     return parts
 
 

@@ -14,7 +14,7 @@ from xlperf.base.arrays import Array, exp, expm1, log, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import MEASURED, Column, unit_of
+from xlperf.catalog.schema import MEASURED, Column, brief, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -138,14 +138,17 @@ class Reading(NamedTuple):
     def words(self) -> str:
         """A line with the measurement, the prediction and the difference."""
         unit = unit_of(self.measured.column).factor
-        low, high = (f"{end / unit:.4g}" for end in (self.low, self.high))
+        low, high = (brief(end / unit) for end in (self.low, self.high))
         gap = self.measured.value / self.predicted - 1.0
         scaled = ", scaled to the run before" if self.measured.before == self.measured.before else ""
         where = f"{gap:+.1%}, outside the band"
         if self.inside:
-            where = f"{gap:+.1%}, inside a band that explains nothing" if self.unexplained else "inside the band"
+            where = f"{gap:+.1%}, inside the band, which is too wide to explain it" if self.unexplained else _INSIDE
         values = self.measured.words(self.measured.value), self.measured.words(self.predicted)
         return f"measured {values[0]}; predicted {values[1]} (80 % band {low} to {high}{scaled}): {where}"
+
+
+_INSIDE = "inside the band"
 
 
 @dataclass(frozen=True)

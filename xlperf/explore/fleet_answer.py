@@ -212,8 +212,8 @@ def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
     """Costs of the policies for the first year, and the value of waiting in a sentence."""
     policies = {"buy_now_cost": waiting.buy_now, "wait_cost": waiting.wait, "best_first_cost": waiting.best}
     answer: Answer = {name: np.nan if policy is None else policy.mean for name, policy in policies.items()}
-    answer |= {"value_of_waiting": waiting.value, "waiting_wins": waiting.wins}
     draws = int(horizon.form.filled("draws")[0])
+    answer |= {"value_of_waiting": waiting.value, "waiting_wins": waiting.wins if draws else np.nan}
     if waiting.best is not None and draws:
         low, high = np.percentile(waiting.best.costs, [10.0, 90.0])
         answer |= {"present_cost_p10": float(low), "present_cost_p90": float(high)}

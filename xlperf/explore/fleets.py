@@ -132,8 +132,8 @@ class FleetSearch:
         return Fleet(plan, results, users, used, accelerators, float(self.machines.priced(whole)[0]))
 
     def single_users(self) -> Table:
-        """All mappings of copies with one pool, with one user on each replica."""
-        size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
+        """All mappings of copies with one pool on every engine, with one user on each replica."""
+        size, plans = self.demand.size, crossed(self.mapped(WHOLE, self.sizes(WHOLE)), "software", self.engines)
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
         return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
 

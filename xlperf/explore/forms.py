@@ -16,9 +16,10 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.parse import plain_number, table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
+    PER_CENT,
     Part,
     auto_columns,
     column,
@@ -296,16 +297,11 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
     return name, declared.array(values)
 
 
-_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
-"""Entries that ask for what another one else states: the other one has no default beside them."""
+_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators", "workload": "copy_size"}
+"""Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""
 ACCELERATORS = "accelerators"
 """Result of a fleet or a run that has an answer."""
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
-_SHARES = (
-    "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
-    "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization",
-)  # fmt: skip
-"""Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
 """How the ends of the 80 % band of a result are named, where not as the result."""
 
@@ -380,7 +376,7 @@ class Answered(NamedTuple):
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
             band = f"{rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
-            words = f"{rounded(100.0 * value)} %" if declared.name in _SHARES else rounded(value / factor)
+            words = f"{rounded(100.0 * value)} %" if declared.name in PER_CENT else rounded(value / factor)
             lines.append(Shown(declared.name, declared.header, words, band))
         return lines
 
@@ -405,7 +401,8 @@ class Answered(NamedTuple):
 
 def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, str], Table]:
     """Entries of a form, the given ones with the others' defaults, and the form."""
-    values = {name: words for name, words in given.items() if words is not None}
+    known = table_schema(kind).by_name
+    values = {name: plain_number(known[name], words) for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
     form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
     return form, form_of(kind, form, lambda _, entry: f"--{entry.replace('_', '-')}")
@@ -487,9 +484,11 @@ def varied_answers(
     shown = [by_name[name] for name in shown_columns(f"{forms.kind}_results", view) if name in by_name]
     reason = [part for part in reached if part[0].name == "reason"]
     words = f"{int(valid.sum()):,} of {len(forms):,} have an answer" + " and keep the limits" * bool(limits)
+    words = "" if valid.all() and not limits else words
     if chips:
         best = int(np.nansum(marked[0][1]))
-        words = f"{best:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+        are = "is" if best == 1 else "are"
+        words = f"{best:,} of {len(rows):,} chips {are} beaten by no other in tokens/s and cost of a unit"
     return Chips([*entries, *given, *reached, *marked], [*entries, *shown, *marked, *reason], words, bool(valid.any()))
 
 
@@ -505,8 +504,11 @@ def _entry(part: Part, results: Table) -> Part:
     declared, values = part
     if declared.name not in results:
         return part
-    chosen = results.number(declared.name)
-    return declared, np.where(np.isnan(chosen), values, chosen)
+    if declared.is_text:
+        chosen = results.text(declared.name)
+        return declared, np.where(chosen == "", values, chosen)
+    numbers = results.number(declared.name)
+    return declared, np.where(np.isnan(numbers), values, numbers)
 
 
 def _none_keeps(entries: Sequence[Part], results: Table, limits: Sequence[Limit]) -> list[str]:

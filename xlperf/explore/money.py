@@ -75,18 +75,20 @@ def _hours(form: Table, results: Table, ownership: Table) -> Hours:
     if payment == OWN:
         return Hours(owned, listed if basis == "rent" else np.nan, owned, by_server, lacking, ownership)
     words = f"{words}; {by_server}" if payment == BOTH else words
+    if basis == "rent" and float(form.number("energy_price")[0]) >= 0.0:
+        words += "; a rent includes energy, the energy price moves the owned cost alone"
     return Hours(listed, listed if basis == "rent" else np.nan, owned, words, lacking, ownership)
 
 
 def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
-    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``."""
+    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented or $0.35 owned``."""
     payment = str(form.filled("payment")[0])
     paid, owned = hours.paid * amount, hours.owned * amount
     if payment == OWN or paid != paid:
         return f" for {dollars(owned)}{per} owned" if payment != RENT and owned == owned else ""
     both = payment == BOTH and owned == owned
     beside = "rented" if hours.rented == hours.rented else "by the sheet prices"
-    return f" for {dollars(paid)}{per}" + (f" {beside}, {dollars(owned)} owned" if both else "")
+    return f" for {dollars(paid)}{per}" + (f" {beside} or {dollars(owned)} owned" if both else "")
 
 
 def lacking_words(hours: Hours) -> str:
@@ -122,7 +124,8 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
         words = f"At no load is this cheaper than {api}: {least} against {cost} {output} at best."
     else:
         many = f"{users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day"
-        words = f"From {many} on, this is cheaper than {api}."
+        own = dollars(result["fleet_cost_per_million_output_tokens"] * MILLION)
+        words = f"From {many} on, this is cheaper than {api}: here {own} against {cost} {output}."
     return {
         "api_price": str(table.text("api_price")[row]), "api_provider": provider, "api_answer": words,
         "api_cost_per_million_output_tokens_all_in": price, "break_even_users": users,
@@ -227,6 +230,12 @@ def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fle
     """Fleets resized to the power of a facility [W], the one with most users first."""
     most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
     results = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
+    return sorted(results, key=lambda fleet: -fleet.users)
+
+
+def filling_copy(fleets: Sequence[Fleet], catalog: Catalog) -> list[Fleet]:
+    """Fleets resized to one copy at its largest load, the one with most users first."""
+    results = [_with_users(fleet, float(fleet.plan.number(LOAD)[0]), catalog) for fleet in fleets]
     return sorted(results, key=lambda fleet: -fleet.users)
 
 

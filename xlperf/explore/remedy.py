@@ -12,7 +12,7 @@ import numpy as np
 
 from xlperf.base.errors import InputError, OptionError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import MEASURED, table_schema, unit_of
+from xlperf.catalog.schema import MEASURED, brief, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -214,9 +214,10 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
         column = before.schema.by_name[name]
         factor = unit_of(column).factor
         old, new = (float(results.number(name)[0]) for results in (before, after))
-        words = f"{column.words} {old / factor:.4g} -> {column.amount(new)} predicted"
+        words = f"{column.words} {brief(old / factor)} -> {column.amount(new)} predicted"
         value = next((reading.value for reading in whole if reading.column.name == name), float("nan")) / factor
-        yield words + (f", {value:.4g} measured -> {value * new / old:.4g}" if value == value and old > 0.0 else "")
+        gained = f", {brief(value)} measured -> {brief(value * new / old)}" if old > 0.0 else ""
+        yield words + (gained if value == value else "")
 
 
 def _memory(before: Table, after: Table) -> str:

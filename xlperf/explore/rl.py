@@ -14,6 +14,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, log2, total
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import DAY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -334,7 +335,7 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
 def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[str, Array]]:
     """Columns of the table of splits."""
     names = ("rollouts", "training", "rollout", "work", "step")
-    words = ("rollouts", "trainer", "rollout_time", "training_time", "step_time")
+    words = ("rollouts", "trainer", "rollout_time", "trainer_time", "step_time")
     for name, word in zip(names, words, strict=True):
         yield word, np.array([getattr(split, name) for split in splits])
     yield "step_cost", np.array([split.step * count * price for split in splits])
@@ -349,7 +350,8 @@ def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
         if apart
         else f"rollouts and trainer take turns, {best.rollout:,.0f} and {best.work:,.0f} s"
     )
-    price = f"; {dollars(answer['step_cost'])} a step" if answer["step_cost"] == answer["step_cost"] else ""
+    cost, steps = answer["step_cost"], DAY / best.step
+    price = f"; {dollars(cost)} a step, {dollars(cost * steps)} a day of {steps:,.0f} steps" if cost == cost else ""
     return (
         f"{count:,.0f} {accelerator} make {_samples(form):,.0f} rollouts of {model} and train on them in "
         f"{best.step:,.0f} s: {where}, the weights move in {best.sync:,.0f} s{price}."

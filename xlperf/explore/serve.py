@@ -47,6 +47,7 @@ from xlperf.explore.money import (
     beyond_power,
     cost_words,
     filling,
+    filling_copy,
     hours_of,
     in_power,
     is_pooled,
@@ -92,7 +93,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     fleets = serving_ways(form, catalog)
     if not fleets:
         asked = with_columns(form, users=1.0) if _is_open(form) else form
-        ways = way_answers(asked, _every_way(asked, catalog), catalog)
+        ways = [] if _fills_a_copy(form) else way_answers(asked, _every_way(asked, catalog), catalog)
         return beyond_power(asked, ways) if ways else _refused(asked, catalog)
     way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
     if way != int(way) or way > len(fleets):
@@ -127,6 +128,9 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
 
 def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
+    if _fills_a_copy(form):
+        many = _every_way(with_columns(form, users=MANY_USERS), catalog)
+        return filling_copy(many, catalog)
     if _is_open(form):
         limit = float(form.number("facility_power_limit")[0])
         many = _every_way(with_columns(form, users=MANY_USERS), catalog)
@@ -150,9 +154,17 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
 
 
 def _is_open(form: Table) -> bool:
-    """Whether a form asks for the most users that its facility power limit feeds."""
-    users, rate, limit = (float(form.number(name)[0]) for name in ("users", "request_rate", "facility_power_limit"))
-    return limit == limit and users != users and rate != rate
+    """Whether a form asks for the most users of its facility power limit, or of a copy of so many accelerators."""
+    stated = [not np.isnan(form.number(name)[0]) for name in _STATED]
+    return not any(stated[:2]) and any(stated[2:])
+
+
+_STATED = ("users", "request_rate", "facility_power_limit", "num_accelerators")
+
+
+def _fills_a_copy(form: Table) -> bool:
+    """Whether a form asks for the most users of one copy."""
+    return _is_open(form) and bool(np.isnan(form.number("facility_power_limit")[0]))
 
 
 def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
@@ -216,7 +228,8 @@ _SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
 
 def best_way(form: Table, catalog: Catalog) -> Answer:
     """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way."""
-    if not any(name in form and form[name][0] != "" and form[name][0] == form[name][0] for name in _SET):
+    is_set = any(name in form and form[name][0] != "" and form[name][0] == form[name][0] for name in _SET)
+    if not is_set or _fills_a_copy(form):
         return {}
     columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
     fixed = serve_answer(form, catalog).get("accelerators", np.nan)
@@ -233,6 +246,7 @@ def best_way(form: Table, catalog: Catalog) -> Answer:
 def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
     """Accelerators that would serve a demand that the form's own cannot, as ``best_way``."""
     result, named = [], str(form.text("accelerator")[0])
+    form = with_columns(form, users=1.0) if _fills_a_copy(form) else form
     columns = {name: values for name, values in form.columns.items() if name not in _SET}
     for name in names:
         asked = with_columns(replace(form, columns=columns), accelerator=name, prefill_accelerator="")
@@ -246,7 +260,7 @@ def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answe
 def _demand(form: Table) -> Demand:
     users, rate = form.number("users")[0] * form.filled("active_share")[0], form.number("request_rate")[0]
     if np.isnan(users) and np.isnan(rate):
-        problem = "users or request rate must be given, or a facility power limit that they fill"
+        problem = "give users or request rate, or a facility power limit or num accelerators of a copy that they fill"
         raise InputError(Fault(form.place(0, "users"), problem))
     size, load = (float(form.number(name)[0]) for name in ("num_accelerators", "concurrency"))
     tpot, ttft = 1.0 / float(form.filled("speed_per_user")[0]), float(form.number("ttft_target")[0])

@@ -250,9 +250,19 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
     inside = f"{answer['hit_rate_accelerator']:.0%} on the accelerators"
     hits = f"{answer['hit_rate']:.0%} of the prompts come from the cache ({inside})"
     cost = cost_words(form, best.hours, 1000.0 * answer["cost_per_session"] / best.hours.paid, " per 1,000 sessions")
-    worth = answer.get("host_worth", np.nan)
-    more = f" The next GB of host memory saves {dollars(worth * _GIGA)} a month." if worth == worth else ""
+    more = _worth_in_words(answer)
     return (
         f"{many} ({copy}) with {engine_title(answer['software'])}{cost}: {hits}, a later turn starts after "
         f"{answer['ttft_later']:,.2f} s; {answer['limit']}.{more}{lacking_words(best.hours)}"
     )
+
+
+def _worth_in_words(answer: Answer) -> str:
+    """What the next GB of host memory saves and costs a month, and up to which size more pays."""
+    worth, price, size = (answer.get(name, np.nan) for name in ("host_worth", "host_price", "best_host_memory"))
+    if worth != worth:
+        return ""
+    words = f" The next GB of host memory saves {dollars(worth * _GIGA)} a month"
+    least = f"sessions cost least with {size / _GIGA:,.0f} GB"
+    costs = f" and costs {dollars(price * _GIGA)}; {least}" if price == price else ""
+    return f"{words}{costs}."

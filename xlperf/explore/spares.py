@@ -233,6 +233,10 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
     server = min(float(server_sizes(_plan(form), catalog)[0][0]), needed)
     unit = unit if unit == unit else copy if serving and copy == copy else server
     copy = unit if serving or copy != copy else copy
+    for name, size in (("copy_size", copy), ("unit_size", unit)):
+        if size > needed:
+            problem = f"{name.replace('_', ' ')} is {size:,.0f}, more than num accelerators, {needed:,.0f}"
+            raise InputError(Fault(form.place(0, name), problem))
     restart = float(form.filled("restart_time")[0]) if serving else 0.0
     slack, domains = float(form.filled("unit_slack")[0]), fleet_domains(form, catalog)
     work = Work(float(ceil_div(needed, unit)), unit, slack, domains, restart)
@@ -316,8 +320,10 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     answer = _common(form, work, steps, rates, price, chosen) | checkpoints
     days = float(form.filled("run_time")[0]) / answer["effective_share"]
     each = work.unit_size * price * days
+    target = float(form.filled("availability")[0])
+    fewest = _enough(steps, target)
     answer |= {
-        "spares_for_availability": _enough(steps, float(form.filled("availability")[0])),
+        "spares_for_availability": fewest,
         "spares_of_least_cost": float(cheapest), "run_time": days, "interruptions": work.failures * days,
         "elastic_share": float(checkpoints["goodput"] * steps.elastic[chosen]),
         "wait_share": float(checkpoints["goodput"] * steps.waiting[chosen]),
@@ -329,6 +335,9 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
         f"{_percent(answer['effective_share'])} of the time: {answer['interruptions']:,.0f} interruptions in "
         f"{days / DAY:,.1f} days, one every {answer['interruption_interval'] / HOUR:,.1f} h{cost}."
     )
+    if fewest == fewest:
+        spares = _count(fewest, "spare", "spares")
+        answer["answer"] += f" Enough units are up {100.0 * target:g} % of the time with {spares}."
     return answer
 
 

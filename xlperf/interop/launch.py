@@ -212,10 +212,13 @@ def read_launch(
     elif not logged or text.lstrip().startswith("{"):
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
+    stack = stack or named or lines.stack or max(stacks(), key=lambda own: _fit(groups, own))
     told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
+    if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
+        told.values.setdefault("@handed", name)
+        notes.append(f"is a log without arguments of {stack}: settings that --set does not give have xlperf's defaults")
     of_reference += _options(told.values, text, stack, beside, notes)
     kind = flags(stack)[0].kind
     columns = {}
@@ -238,8 +241,8 @@ def read_launch(
     if "software_release" in lines.facts:
         plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
-    own_values = [key for key in told.values if key not in _LAUNCHERS and not key.startswith("@sign ")]
-    if not own_values and not marked:
+    own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
+    if not own_values and not marked and not lines.stack:
         problem = f"has no flag of {', '.join(read_stacks())}"
         if told.scripts or told.started:
             problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
@@ -378,7 +381,8 @@ def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks:
     lacking = [column.header for column in table_schema(kind).columns if column.required and column.name not in told]
     if lacking:
         also = f" (open: {listed(asked)})" if asked else ""
-        remedy = f"add --set '{lacking[0]}=...', or a line {MARK} {lacking[0]} = ..."
+        sets = " ".join(f"--set '{one}=...'" for one in lacking)
+        remedy = f"add {sets}, or a line {MARK} {lacking[0]} = ..."
         if lacks and "model" in lacking:
             raise InputError(Fault(name, lacks))
         raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))

@@ -36,7 +36,10 @@ from xlperf.page.answer import MOST_ROWS, card, table, text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STYLE = "<style scoped>td, th {text-align: left} td.number, th.number {text-align: right}</style>"
+_STYLE = (
+    "<style scoped>td, th {text-align: left; padding: 0.1em 0.6em; white-space: nowrap} "
+    "th {white-space: normal; vertical-align: bottom} td.number, th.number {text-align: right}</style>"
+)
 
 
 @dataclass
@@ -110,8 +113,8 @@ class Result(pd.DataFrame):
         content = self.content
         if self._is_edited:
             return super().__repr__()
-        rows = pd.DataFrame(content.card)[[*Shown._fields[1:]]] if content.card else frame_of_parts(content.shown)
-        whole = "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
+        rows = _card_lines(content.card) or [frame_of_parts(content.shown).to_string(index=False, na_rep="")]
+        whole = "\n".join(filter(None, [content.words, *rows, *content.notes]))
         return "\n".join(map(printable, whole.split("\n")))
 
     def _repr_html_(self) -> str:
@@ -120,9 +123,20 @@ class Result(pd.DataFrame):
             return str(pd.DataFrame(self).to_html(max_rows=MOST_ROWS))
         words = "<br>".join(map(text, content.words.split("\n")))
         shown = card(content.card) if content.card else table(content.shown)
-        more = "".join(f"<p>{text(name)}</p>{table(block)}" for name, block in content.tables.items())
+        titles = {name: name.replace("_", " ").capitalize() for name in content.tables}
+        more = "".join(f"<p>{text(titles[name])}</p>{table(block)}" for name, block in content.tables.items())
         notes = "<br>".join(map(text, content.notes))
         return f"<div>{_STYLE}<p><b>{words}</b></p>{shown}{more}<small>{notes}</small></div>"
+
+
+def _card_lines(results: Sequence[Shown]) -> list[str]:
+    """Results below each other as text, with their bands."""
+    across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
+    bands = [one.band and f"80 %: {one.band}" for one in results]
+    return [
+        f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip()
+        for one, band in zip(results, bands, strict=True)
+    ]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
@@ -156,8 +170,8 @@ class Plots(PlotAccessor):
         self._result = result
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The plot of a kind, as ``plot("roofline")``."""
-        kind = str(args[0] if args else kwargs.get("kind", "line"))
+        """The plot of a kind, as ``plot("roofline")``; without one the first kind that suits the result."""
+        kind = str(args[0] if args else kwargs.get("kind", self._suitable))
         if kind in KINDS:
             kwargs.pop("kind", None)
             return getattr(self, kind)(*args[1:], **kwargs)
@@ -165,6 +179,16 @@ class Plots(PlotAccessor):
             raise InputError(Fault("plot", f'unknown kind "{printable(kind)}"; kinds: {", ".join(KINDS)}'))
         of_frame: Any = super().__call__
         return of_frame(*args, **kwargs)
+
+    @property
+    def _suitable(self) -> str:
+        """Kind of plot that shows most of a result: a curve or a frontier, the parts of one plan, bands, or lines."""
+        block = self._block
+        if "curve_speed_1" in block or (RATE in block and "unit_cost" in block and len(self._result) > 1):
+            return "frontier"
+        if self._result.content.plans is not None and len(self._result) == 1:
+            return "waterfall"
+        return "bands" if any(f"{name}_low" in block for name in block) else "line"
 
     def roofline(self, row: int = 0, ax: Axes | None = None) -> Axes:
         """Rate of each operator of a plan over its arithmetic intensity, below the roof of the accelerator.

@@ -119,9 +119,11 @@ def curve(
         mark,
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
-        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{rounded(most[0])}</text>',
-        f'<text x="{_MARGIN - 6}" y="{_MARGIN + 4}" text-anchor="end">{rounded(most[1])}</text>',
     ]
+    for part in (0.0, 0.5, 1.0):
+        x, y = at((part * most[0], part * most[1]))
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{rounded(part * most[0])}</text>')
+        lines.append(f'<text x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end">{rounded(part * most[1])}</text>')
     return _svg(title, _HEIGHT, lines)
 
 
@@ -170,8 +172,11 @@ class Question(NamedTuple):
         return answer.words, _tiles(answer)
 
 
-def question_of(answer: Answered, catalog: Catalog) -> Question:
-    """The questions that the sliders of an answer reach."""
+def question_of(answer: Answered, catalog: Catalog, varied: Mapping[str, Sequence[str]] | None = None) -> Question:
+    """The questions that the sliders of an answer reach: values of ``varied`` entries, or of the usual ones."""
+    if varied:
+        chosen = tuple(Axis(name, [*texts], texts.index(answer.form[name])) for name, texts in varied.items())
+        return Question(answer.kind, answer.form, chosen, catalog)
     axes = []
     for names, factors in zip(questions()[answer.kind].sliders, FACTORS, strict=False):
         name = next((name for name in names if number_of(answer.form.get(name, "")) > 0.0), None)
@@ -200,9 +205,8 @@ def _tiles(answer: Answered) -> list[Shown]:
     ]
 
 
-def write_page(output: str, answer: Answered, catalog: Catalog, processes: int, done: Progress) -> None:
+def write_page(output: str, answer: Answered, asked: Question, processes: int, done: Progress) -> None:
     """Write an answer as a page; the file is replaced when the page is complete."""
-    asked = question_of(answer, catalog)
     points = []
     for point in worked(asked.answered, range(len(asked)), processes):
         points.append(point)
@@ -224,11 +228,16 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         lines.append(f'<div class="tile"><span>trust, as asked</span><b>{text(trust.lower())}</b></div>')
     grid = {
         "axes": [axis.texts for axis in asked.axes],
-        "points": [{"answer": words, "tiles": [[one.words, _band(one)] for one in shown]} for words, shown in points],
+        "points": [
+            dict(zip(("answer", "more"), _parted(words), strict=True))
+            | {"tiles": [[one.words, _band(one)] for one in shown]}
+            for words, shown in points
+        ],
     }
+    first, more = _parted(answer.words)
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=text(f"xlperf {__version__}: {answer.kind}"), answer=text(answer.words),
+        title=text(f"xlperf {__version__}: {answer.kind}"), answer=text(first), more=text(more),
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
         tiles="".join(lines), charts="".join(_charts(answer)),
@@ -236,6 +245,16 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         others=_others(asked, points), notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
         card=card(answer.card), grid=json.dumps(grid).replace("<", "\\u003c"),
     )  # fmt: skip
+
+
+def _parted(words: str) -> tuple[str, str]:
+    """The first sentence of an answer, and the sentences after it.
+
+    >>> _parted("8 H200 serve it for $0.70. It is extrapolated. Or so.")
+    ('8 H200 serve it for $0.70.', 'It is extrapolated. Or so.')
+    """
+    first, stop, more = words.partition(". ")
+    return f"{first}{stop.strip()}", more
 
 
 def _section(title: str, block: list[Part]) -> str:
