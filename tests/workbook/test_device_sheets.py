@@ -10,6 +10,7 @@ import numpy as np
 import openpyxl
 import pytest
 from device_samples import catalog, devices, product, technology_tables, training
+from shipped import plain_workbook
 
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.worker import Session
@@ -262,12 +263,7 @@ def test_catalogs_that_differ_elsewhere_share_what_is_derived() -> None:
 def test_a_report_shows_derived_accelerators(tmp_path: Path, command: Callable[..., Any]) -> None:
     study, report = tmp_path / "study.xlsx", tmp_path / "report.xlsx"
     plans = training(DERIVED, "B200-SXM-180GB", name="plan")
-    book = openpyxl.Workbook()
-    columns = [column for column in table_schema("training").columns if column.name in plans]
-    for row in ([column.header for column in columns], *data_rows(plans, columns)):
-        book.worksheets[0].append(row)
-    book.worksheets[0].title = "training"  # its only sheet: all others are the shipped ones
-    book.save(study)
+    plain_workbook(study, {"training": plans})
     done = command("report", study, "-o", report)
     assert done.code == 0, done.err
     book = openpyxl.load_workbook(report)
