@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from documented import documented, without_documented
-from fit_samples import differing, with_other_last_digits
+from fit_samples import differing, sample_coarsely, with_other_last_digits
 from published_samples import rows_of_fit_set
 from shipped import shipped_measured
 
@@ -120,8 +120,9 @@ def test_a_source_moves_its_own_line_only() -> None:
     assert all(one.source == MACHINE_SOURCE for one in result)
 
 
-def test_fit_sets_are_neighbours_of_one_sheet() -> None:
+def test_fit_sets_are_neighbours_of_one_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A constant names the rows of its own sheet, and no run goes over a row that was not fitted."""
+    sample_coarsely(monkeypatch)
     sheets = [
         rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.startswith("Gaudi") or row % 100 == 0])
         for rows in (measured().training, measured().inference)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 from fit_samples import sample_coarsely
-from shipped import few_rows, shipped_published, shipped_tables
+from shipped import few_rows, plain_workbook, shipped_published, shipped_tables
 
 import xlperf
 from xlperf.addin.worker import Session
@@ -305,7 +305,7 @@ def test_a_sheet_with_a_bad_run_fails_its_check(
     plans = read(tmp_path, PLANS)
     run = measured(plans, [0], step_time=1.2).with_columns({"measured_step_time": np.array([9000.0])})
     path = tmp_path / "book.xlsx"
-    path.write_bytes(small_book(own_runs([run], load_catalog())))
+    plain_workbook(path, {OWN_RUNS: own_runs([run], load_catalog())})
     (fault,) = run_faults(load_catalog(path))
     assert "another unit" in fault.problem
     outcome = command("check", path)

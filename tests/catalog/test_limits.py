@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 import struct
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Outcome
+from forked_commands import ForkedCommands
 
 MIB = 2**20
 TYPES = (
@@ -25,27 +23,15 @@ OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 HEADER = ("model", "accelerator", "num accelerators")
 
-MEASURED = """
-import json, resource, sys, time
-sys.path[:0] = {path!r}
-from xlperf.cli import run
-code = run({arguments!r})
-used = resource.getrusage(resource.RUSAGE_SELF)
-size = used.ru_maxrss / (1024 if sys.platform != "darwin" else 1048576)
-if sys.platform == "linux":  # ru_maxrss starts from that of the process that started this one
-    with open("/proc/self/status") as status:
-        size = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-print(json.dumps([code, used.ru_utime + used.ru_stime, size]))
-"""
+COMMANDS = ForkedCommands()
+measured = COMMANDS.measured
 
 
-def measured(*arguments: str | Path) -> tuple[int, str, float, float]:
-    """Exit code, errors, seconds of the processor and MiB of a command in a process of its own."""
-    program = MEASURED.format(path=sys.path, arguments=[str(argument) for argument in arguments])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1100, check=False)
-    assert done.returncode == 0, done.stderr
-    code, seconds, size = json.loads(done.stdout.splitlines()[-1])
-    return code, done.stderr, seconds, size
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """The process that forks for each command ends with this module."""
+    yield
+    COMMANDS.end()
 
 
 def cell(reference: str, value: str | float) -> str:

@@ -11,7 +11,7 @@ import openpyxl
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE
-from shipped import few_rows
+from shipped import few_rows, plain_workbook
 
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.check import check
@@ -19,7 +19,7 @@ from xlperf.catalog.read import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
-from xlperf.workbook.build import build, read_tables, workbook_package
+from xlperf.workbook.build import build, workbook_package
 from xlperf.workbook.data_sheets import sheet_columns, table_of
 
 Command = Callable[..., Outcome]
@@ -59,10 +59,10 @@ def test_designs_to_csv(command: Command, study: Path, tmp_path: Path) -> None:
     assert streamed.out == (tmp_path / "results.csv").read_text(encoding="utf-8")
 
 
-def test_cases_and_placed_dies_change_the_cost(command: Command, study: Path, tmp_path: Path) -> None:
+def test_cases_and_placed_dies_change_the_cost(command: Command, tmp_path: Path) -> None:
     rows = [{**NODE, "wafer_price_low": 10_000, "defect_density_high": 0.3}]
     other = tmp_path / "other.xlsx"
-    other.write_bytes(workbook_package({**read_tables(study), "process_nodes": rows}, values=False))
+    plain_workbook(other, {**COST_ROWS, "process_nodes": rows})
     designs = _write(tmp_path / "designs.csv", GOOD)
 
     def module(*options: str) -> float:
@@ -176,7 +176,7 @@ def test_a_workbook_with_cost_sheets_is_built_from_its_rows(study: Path, tmp_pat
 def test_older_workbooks_without_these_sheets_still_load(tmp_path: Path, study: Path) -> None:
     path = tmp_path / "older.xlsx"
     own = {kind: table for kind, table in few_rows().items() if kind not in COST_TABLES}
-    path.write_bytes(workbook_package(own, values=False))
+    plain_workbook(path, own)
     assert set(COST_TABLES) <= set(load_catalog(path).tables)
     findings = check(study)
     assert findings.counts["chiplets"] == 1

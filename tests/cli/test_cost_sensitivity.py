@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER
-from shipped import few_rows
+from shipped import plain_workbook
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -17,7 +17,6 @@ from xlperf.catalog.table import uncertain_columns
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
 from xlperf.explore.allocate import cost_sensitivity
-from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of
 
 Command = Callable[..., Outcome]
@@ -88,7 +87,7 @@ def test_an_unknown_result_is_told(catalog: Catalog) -> None:
 def test_tornado_command(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     own = {"process_nodes": NODES, "packages": PACKAGES, "chiplets": DESIGNS, "servers": SERVERS}
-    study.write_bytes(workbook_package({**few_rows(), **COST_ROWS, **own}, values=False))
+    plain_workbook(study, {**COST_ROWS, **own})
     done = command("cost", study, "--tornado", "unit cost")
     assert done.code == 0, done.err
     rows = csv_rows(done.out)

@@ -424,7 +424,7 @@ def is_legal(plans: Table, results: Table) -> np.ndarray:
 
 def _with_rates(catalog: Catalog, rows: list[Row], draw: Draw) -> list[Row]:
     """The same plans with requests that arrive at a share of the largest rate in place of requests in flight."""
-    most = evaluate(table_of("inference", rows), catalog)["max_request_rate"].tolist()
+    most = evaluate(table_of("inference", rows), catalog, results=["max_request_rate"])["max_request_rate"].tolist()
     changed = [
         {
             **row,
@@ -437,8 +437,14 @@ def _with_rates(catalog: Catalog, rows: list[Row], draw: Draw) -> list[Row]:
         for row, rate in zip(rows, most, strict=True)
         if rate > 0.0
     ]
-    legal = is_legal(plans := table_of("inference", changed), evaluate(plans, catalog))
-    return [row for row, good in zip(changed, legal.tolist(), strict=True) if good]
+    return _legal("inference", changed, catalog)
+
+
+def _legal(kind: str, rows: list[Row], catalog: Catalog) -> list[Row]:
+    """The rows that are legal, by the result that tells it alone."""
+    plans = table_of(kind, rows)
+    legal = is_legal(plans, evaluate(plans, catalog, results=[_RESULT[kind]]))
+    return [row for row, good in zip(rows, legal.tolist(), strict=True) if good]
 
 
 @cache
@@ -451,9 +457,7 @@ def _drawn(mode: str, number: int, seed: int) -> tuple[Row, ...]:
     for _ in range(50):
         rows = [make(draw, tried + at) for at in range(3 * number)]
         tried += len(rows)
-        plans = table_of(kind_of(mode), rows)
-        legal = is_legal(plans, evaluate(plans, catalog))
-        kept = [row for row, good in zip(rows, legal.tolist(), strict=True) if good]
+        kept = _legal(kind_of(mode), rows, catalog)
         result += _with_rates(catalog, kept, draw) if mode.endswith("rate") else kept
         if len(result) >= number:
             return tuple(result[:number])

@@ -72,7 +72,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 
-NUMBER, SEED = (int(os.environ.get(name, value)) for name, value in (("XLPERF_LAWS", "24"), ("XLPERF_LAWS_SEED", "0")))
+NUMBER, SEED = (int(os.environ.get(name, value)) for name, value in (("XLPERF_LAWS", "20"), ("XLPERF_LAWS_SEED", "0")))
 """Plans of each mode, and which; a longer run: ``XLPERF_LAWS=2000 XLPERF_LAWS_SEED=1 pytest tests/laws``."""
 SERVING = tuple(mode for mode in MODES if mode != "training")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import image
 from openpyxl import Workbook
 
 from xlperf.studies.outcome import Chart, StudySheet, own_column
@@ -174,51 +173,7 @@ def pictures(
 
 def _pixels(path: Path) -> np.ndarray:
     """A PNG file as numbers, (rows, columns, red green blue)."""
-    data, at, packed, kinds = path.read_bytes(), 8, b"", {2: 3, 6: 4, 3: 1}
-    width = height = channels = 0
-    palette = np.zeros((0, 3), dtype=np.uint8)
-    while at < len(data):
-        size, kind = struct.unpack(">I4s", data[at : at + 8])
-        body = data[at + 8 : at + 8 + size]
-        if kind == b"IHDR":
-            width, height, depth, colour = struct.unpack(">IIBB", body[:10])
-            assert depth == 8
-            channels = kinds[colour]
-        elif kind == b"PLTE":
-            palette = np.frombuffer(body, dtype=np.uint8).reshape(-1, 3)
-        elif kind == b"IDAT":
-            packed += body
-        at += 12 + size
-    lines, size, above = zlib.decompress(packed), width * channels, bytes(width * channels)
-    result = bytearray()
-    for row in range(height):
-        start = row * (size + 1)
-        above = _unfiltered(lines[start], lines[start + 1 : start + 1 + size], above, channels)
-        result += above
-    pixels = np.frombuffer(bytes(result), dtype=np.uint8).reshape(height, width, channels).astype(np.int64)
-    return palette[pixels[..., 0]].astype(np.int64) if channels == 1 else pixels[..., :3]
-
-
-def _unfiltered(kind: int, line: bytes, above: bytes, channels: int) -> bytes:
-    """One line of a PNG without its filter (none, sub, up, average, Paeth)."""
-    if kind == 0:
-        return line
-    if kind == 2:
-        return bytes((np.frombuffer(line, dtype=np.uint8) + np.frombuffer(above, dtype=np.uint8)).tobytes())
-    done = bytearray(line)
-    for i, own in enumerate(line):
-        a = done[i - channels] if i >= channels else 0
-        if kind == 1:
-            done[i] = (own + a) & 255
-            continue
-        b = above[i]
-        if kind == 3:
-            done[i] = (own + (a + b) // 2) & 255
-            continue
-        c = above[i - channels] if i >= channels else 0
-        p, q, r = abs(b - c), abs(a - c), abs(a + b - 2 * c)
-        done[i] = (own + (a if p <= q and p <= r else b if q <= r else c)) & 255
-    return bytes(done)
+    return np.rint(255.0 * image.imread(path)[..., :3]).astype(np.int64)
 
 
 def _near(pixels: np.ndarray, colour: str, most: int = 12) -> np.ndarray:

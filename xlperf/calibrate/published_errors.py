@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -295,6 +296,7 @@ def published_problem(plans: PublishedPlans, entries: Errors, parameters: Sequen
     table = _with_starts(plans, parameters)
     first = len(table) - len(parameters)
     users = users_of(plans, entries, parameters)
+    followed = _Followed(plans, entries)
     parts: dict[bytes, Callable[[Catalog], Array]] = {}
     base: tuple[Array, Array] = np.full(len(parameters), math.nan), np.zeros(0)
 
@@ -305,7 +307,7 @@ def published_problem(plans: PublishedPlans, entries: Errors, parameters: Sequen
             moved = users[values != base[0]].any(axis=0) if len(base[1]) else np.full(len(entries), True)
             key = moved.tobytes()
             if key not in parts:
-                parts[key] = _evaluation(*taken(plans, entries, moved))
+                parts[key] = followed.evaluation(moved)
             sheet = changed(table, {first + at: value for at, value in enumerate(values.tolist())})
             errors[~moved] = base[1][~moved] if len(base[1]) else 0.0
             errors[moved] = parts[key](plans.catalog.with_tables([sheet])) if moved.any() else 0.0
@@ -316,35 +318,49 @@ def published_problem(plans: PublishedPlans, entries: Errors, parameters: Sequen
     return Problem(residuals, entries.weights, users, colours_of(parameters))
 
 
-def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], Array]:
-    """Function from a calibration to the errors of some entries."""
-    before, columns = predicted(plans), _followed(plans, entries)
+class _Followed:
+    """Published entries and the results that they follow, under the calibration of their plans."""
 
-    def errors(catalog: Catalog) -> Array:
-        tried = replace(plans, catalog=catalog)
-        if "" in columns:
-            return aligned(log_errors(tried, (MEMORY,))[0], entries)
-        results, result = predicted(tried), np.array(entries.fitted)
-        for column, index in columns.items():
-            at = entries.plan[index]
-            change = np.log(results.number(column)[at] / before.number(column)[at])
-            result[index] += -change if column.startswith("tokens") else change
-        return result
+    def __init__(self, plans: PublishedPlans, entries: Errors) -> None:
+        self.plans, self.entries = plans, entries
+        published = plans.published
+        row_of = {name: row for row, name in enumerate(published.text["row_id"])}
+        columns = []
+        for name, quantity in zip(entries.row_ids.tolist(), entries.quantity.tolist(), strict=True):
+            metrics = metrics_of(published, row_of[name])
+            metric = next(metric for metric, kind, primary in metrics if primary and kind == quantity)
+            columns.append(result_column(published, metric, row_of[name]))
+        self.column = np.array(columns, dtype=object)
+        """Result of each entry; "" for memory, which keeps no proportion."""
+        self._names = sorted(set(columns))
 
-    return errors
+    @cached_property
+    def before(self) -> Table:
+        """Followed results of all plans."""
+        return self._predicted(self.plans)
 
+    def _predicted(self, plans: PublishedPlans) -> Table:
+        """Followed results: of inference all, since one that is blank (TPOT of one token) asks for all again."""
+        return predicted(plans, results=self._names if plans.plans.kind == "training" else None)
 
-def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:
-    """Entries grouped by the result column of their comparison."""
-    published = plans.published
-    row_of = {name: row for row, name in enumerate(published.text["row_id"])}
-    column = {}
-    for name, quantity in zip(entries.row_ids.tolist(), entries.quantity.tolist(), strict=True):
-        metrics = metrics_of(published, row_of[name])
-        metric = next(metric for metric, kind, primary in metrics if primary and kind == quantity)
-        column[name, quantity] = result_column(published, metric, row_of[name])
-    of_entry = np.array(list(column.values()), dtype=object)
-    return {name: np.flatnonzero(of_entry == name) for name in sorted(set(of_entry.tolist()))}
+    def evaluation(self, chosen: np.ndarray) -> Callable[[Catalog], Array]:
+        """Function from a calibration to the errors of some entries."""
+        plans, entries = taken(self.plans, self.entries, chosen)
+        plan, column = self.entries.plan[chosen], self.column[chosen]
+        names = sorted(set(column.tolist()))
+
+        def errors(catalog: Catalog) -> Array:
+            tried = replace(plans, catalog=catalog)
+            if "" in names:
+                return aligned(log_errors(tried, (MEMORY,))[0], entries)
+            results, result = self._predicted(tried), np.array(entries.fitted)
+            for name in names:
+                own = np.flatnonzero(column == name)
+                change = np.log(results.number(name)[entries.plan[own]] / self.before.number(name)[plan[own]])
+                result[own] += -change if name.startswith("tokens") else change
+            return result
+
+        return errors
 
 
 def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[PublishedPlans, Errors]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,11 +123,13 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     return results
 
 
-def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
-    """Predictions of published rows that are plans; a table without columns if none is."""
+def predicted(
+    plans: PublishedPlans, progress: Callable[[int], None] | None = None, results: Collection[str] | None = None
+) -> Table:
+    """Predictions of published rows that are plans, or ``results`` alone; a table without columns if none is."""
     if not len(plans.plans):
         return Table(f"{plans.published.kind}_results", {})
-    return evaluate(plans.plans, plans.catalog, progress)
+    return evaluate(plans.plans, plans.catalog, progress, results)
 
 
 def compare(plans: PublishedPlans, results: Table) -> list[Record]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
-from shipped import few_rows
+from shipped import few_rows, plain_workbook
 
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -20,7 +20,6 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.servers import network_parts
-from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of
 
 Command = Callable[..., Outcome]
@@ -176,7 +175,7 @@ def test_plans_without_a_server_or_a_result_say_so(catalog: Catalog) -> None:
 def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     rows = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [MADE], "servers": [OWNED]}
-    study.write_bytes(workbook_package({**few_rows(), **rows}, values=False))
+    plain_workbook(study, {"training": few_rows()["training"], **rows})
     plans = tmp_path / "plans.csv"
     plans.write_text(f"model,accelerator,num accelerators,tensor parallel\nMeta-Llama-3.1-70B,{H100},64,8\n", "utf-8")
     done = command("cost", plans, "--catalog", study)
