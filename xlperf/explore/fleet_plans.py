@@ -40,8 +40,7 @@ DISTINCT = (
 COPY_SIZES = tuple(2.0**power for power in range(9))  # replica sizes of the first round, in accelerators [-]
 WIDE, PARTS = 32.0, 8.0
 """From this number of ranks on, attention replicas and expert groups below 1/8 of it are skipped. [-]"""
-_COUNTS, _MORE = 9, 1.05
-"""Trial numbers of replicas of a pool, and their largest ratio to the number that its rate requires. [-]"""
+_TRIED = 5  # trial numbers of replicas of a pool around an estimate [-]
 
 
 @dataclass(frozen=True)
@@ -224,10 +223,16 @@ def degrees_of(size: float, every: bool) -> list[float]:
     return sorted(result)
 
 
-def replicas_around(number: float, share: float) -> Array:
-    """Trial numbers of replicas of a pool, from a share of a number to slightly above it."""
-    ends = np.linspace(np.floor(max(share, 0.25) * number), np.ceil(_MORE * number) + 1.0, _COUNTS)
-    return np.unique(np.maximum(np.round(ends), 1.0))
+def numbers_around(centers: Array, spreads: Array) -> tuple[np.ndarray, Array]:
+    """Trial whole numbers around each center, and the place of its center; none around NaN.
+
+    >>> numbers_around(np.array([2.2, np.nan]), np.array([1.0, 1.0]))[1].tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    ends = np.maximum(np.floor(centers - spreads), 1.0), np.maximum(np.ceil(centers + spreads), 1.0)
+    steps = np.round(np.linspace(*ends, _TRIED)).T
+    fresh = np.diff(steps, axis=1, prepend=0.0) > 0.0
+    return np.nonzero(fresh)[0], steps[fresh]
 
 
 def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
