@@ -65,7 +65,7 @@ PAIRS, SMALL, SAME = 20, 2, 2
 """Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
 inside a server, and the number with replicas of equal sizes. [-]
 """
-LARGEST = 1024.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
+LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
@@ -479,7 +479,8 @@ class FleetSearch:
         demand = self.demand
         rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
-        copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / LARGEST)
+        most = min(self.machines.own.most, LARGEST)
+        copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(copies), np.ceil(demand.users / demand.load))
         estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
@@ -541,10 +542,13 @@ class FleetSearch:
         """Whether every request in flight is in prefill or decode; with a TTFT target some may wait."""
         if self.demand.first < NEVER:
             return np.ones(len(plans), dtype=bool)
-        prefill = plans.number("prefill_accelerators")
-        places = results.number("max_batch_size") * (plans.number(COUNT) - prefill) / plans.number(TP)
+        prefill, replicas = plans.number("prefill_accelerators"), plans.number(COUNT) / plans.number(TP)
+        rate = results.number("tokens_per_second") / self.output
+        decoding = rate * (self.output - 1.0) * results.number("tpot")
         prompts = np.maximum(plans.number(CHUNK) / self.prompt, 1.0)
-        return np.asarray(plans.number(LOAD) <= places + prompts * prefill / plans.number(f"prefill_{TP}"))
+        two = decoding + prompts * prefill / plans.number(f"prefill_{TP}")
+        places = np.where(np.isnan(prefill), results.number("max_batch_size") * replicas, two)
+        return np.asarray(plans.number(LOAD) <= places * (1.0 + ROUND))
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""

@@ -25,9 +25,20 @@ from xlperf.engine.tables import fitting, numbers
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.candidates import Candidates, candidates
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts, stacks_of, started
+from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of, started
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
-from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, no_answer, objective_of, one_plan, short_name, slower
+from xlperf.explore.objectives import (
+    GOOD,
+    PLAN,
+    TOO_LARGE,
+    Answer,
+    Search,
+    no_answer,
+    objective_of,
+    one_plan,
+    short_name,
+    slower,
+)
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.interop.launch_stacks import flags
@@ -140,6 +151,8 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
     order = room[np.argsort(least[room], kind="stable")]
     order = order[np.isfinite(least[order])]
+    # Stated columns may rule out every mapping that the software starts: the answer then says why it does not.
+    starts = len(started(degrees.take(order[:BLOCK]), catalog)) > 0
     best, best_of_blocks, number = np.inf, [], len(degrees)
     for start in range(0, min(len(order), BLOCK * MOST_BLOCKS), BLOCK):
         block = order[start : start + BLOCK]
@@ -147,7 +160,7 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
             break
         rows = _crossed(degrees.take(block), choices, layers)
         rows = rows.take(_fitting(rows, catalog))
-        rows = rows.take(started(rows, catalog))
+        rows = rows.take(started(rows, catalog)) if starts else rows
         number += len(rows)
         if len(rows):
             times = _times(rows, catalog)
@@ -290,7 +303,7 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
     if result.kind != GOOD:
         return result
     work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
-    larger = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
+    larger = counts[min(int(np.searchsorted(counts, EFFICIENT * work / deadline)), last) :].tolist()
     for count in larger[:MOST_TURNS]:
         result = _mapped(form, count, catalog)
         if _keeps(result, deadline):
@@ -405,7 +418,9 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
     )
     cost = cost_words(form, hours, answer["run_time"] * count)
-    answer["answer"] = _training_sentence(form, answer, cost) + lacking_words(hours)
+    reason = refused_reasons(plan, catalog)[0]
+    refused = f" {reason}." if reason else ""
+    answer["answer"] = _training_sentence(form, answer, cost) + refused + lacking_words(hours)
     return answer
 
 
@@ -420,6 +435,9 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
 
 
 def _refused(search: Search) -> Answer:
-    """The reason why no mapping satisfies the targets, from the nearest one."""
+    """The reason why no mapping fits or is legal, from the nearest one, and the remedy."""
     count, reason = float(search.plans.number("num_accelerators")[0]), str(search.results["reason"][0]).split(";")[0]
-    return no_answer(f"on {count:,.0f} accelerators: {reason}")
+    stated = " and ".join(name.replace("_", " ") for name in SEARCHED if name not in search.searched)
+    remedies = ["more accelerators"] * (search.kind == TOO_LARGE) + [f"{stated} left open"] * bool(stated)
+    would = f"; {' or '.join(remedies)} may do" if remedies else ""
+    return no_answer(f"on {count:,.0f} accelerators: {reason}{would}")
