@@ -204,12 +204,13 @@ def in_slices(plans: Table, catalog: Catalog) -> bool:
 
 
 class Pairs(NamedTuple):
-    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,)."""
+    """Plans with a decoding and a prefill mapping, rates of a replica of each and times to first token, (rows,)."""
 
     plans: Table
     prefill: Array  # [request/s]
     decode: Array  # [request/s]
     batch: Array  # decode batch of a replica [-]
+    first: Array  # target of the time to first token, or time of a full prefill pass without one [s]
 
 
 def degrees_of(size: float, every: bool) -> list[float]:

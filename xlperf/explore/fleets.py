@@ -414,7 +414,10 @@ class FleetSearch:
         rows, columns = np.nonzero(same)
         # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
         size, other_size = decoders.number(TP)[rows], prefillers.number(TP)[columns]
-        numbers = other_size / prefill.need[columns], size / decode.need[rows], decoders.number(LOAD)[rows]
+        rates = other_size / prefill.need[columns], size / decode.need[rows]
+        prompts = np.maximum(prefillers.number(CHUNK)[columns] / self.prompt, 1.0)
+        first = np.where(self.demand.first < NEVER, self.demand.first, prompts / rates[0])
+        numbers = *rates, decoders.number(LOAD)[rows], first
         pairs = Pairs(decoders, *numbers)
         rate, share = self.rates(pairs)
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
@@ -449,8 +452,7 @@ class FleetSearch:
         if self.demand.is_rate:
             return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
         decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
-        first = np.where(self.demand.first < NEVER, self.demand.first, 0.0)
-        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
+        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + pairs.first))
 
     def replicas(self, pairs: Pairs) -> Array:
         """Estimated whole numbers of replicas of both pools, (pool, rows). [-]
@@ -461,11 +463,10 @@ class FleetSearch:
         decoders = np.ceil(rate * share / pairs.decode)
         if not self.demand.is_rate:
             places, full_time = decoders * pairs.batch, pairs.batch / pairs.decode
-            first = self.demand.first if self.demand.first < NEVER else 0.0
             filled = np.ones(len(places))
             for _ in range(_SOLVED):
                 time = full_time * (1.0 - _BATCHED * (1.0 - filled))
-                filled = np.minimum(self.demand.users / (places * (1.0 + first / time)), 1.0)
+                filled = np.minimum(self.demand.users / (places * (1.0 + pairs.first / time)), 1.0)
             rate = places * filled / (full_time * (1.0 - _BATCHED * (1.0 - filled)))
         else:
             rate = rate * share

@@ -23,7 +23,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.tables import fitting, numbers
 from xlperf.equations.plan.dimensions import RANKS
-from xlperf.explore.candidates import Candidates, candidates
+from xlperf.explore.candidates import Candidates, candidates, uneven_chunks
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of, started
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
@@ -57,11 +57,13 @@ MOST = 200_000  # most choices of degrees of a form: a few seconds of work [-]
 BLOCK = 192  # choices of degrees in one block, each with every way to save memory [-]
 MOST_BLOCKS = 24  # most blocks: if memory is short in all of them, the answer is the best plan tried [-]
 KEPT = 32  # best plans that a block returns [-]
+RECHUNKED = 8  # best plans that get every number of uneven virtual-pipeline chunks [-]
 FIRST = 4096  # fastest choices of degrees of one precision that the other precisions try [-]
 _MODULES = (
     "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
     "moe", "norm latent moe", "norm mlp latent activation",
 )  # fmt: skip
+_CHUNKS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # trial numbers of uneven virtual-pipeline chunks in large spaces [-]
 _LAYERS = (0.25, 0.5, 0.75)
 """Shares of the layers of a stage that full recomputation covers, if its chunk is the whole stage."""
 
@@ -138,7 +140,10 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     fixed = {name: blank.get(name, float("nan")) for name in shapes}
     if known is None:
         tried = candidates(with_columns(plan, **fixed), catalog, most=MOST)
-        degrees = _overlapped(tried.plans, catalog)
+        plans = tried.plans
+        if tried.even and "virtual_pipeline" in tried.searched:
+            plans = stacked([plans, uneven_chunks(plans, catalog, tried.searched, _CHUNKS)])
+        degrees = _overlapped(plans, catalog)
     else:
         degrees = with_columns(known, precision=str(plan.filled("precision")[0]))
     choices = ways(plan, catalog)
@@ -147,6 +152,8 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     least_memory = next(way for way in reversed(choices) if np.isnan(way.zero) or way.zero == choices[0].zero)
     smallest = _crossed(degrees, [least_memory], layers)
     room = _fitting(smallest, catalog)
+    deep = np.flatnonzero(degrees.filled("pipeline_parallel") == 1.0)  # which ZeRO-3 may make room for
+    room = np.union1d(room, deep[_fitting(_crossed(degrees.take(deep), choices[-1:], layers), catalog)])
     least = np.full(len(degrees), np.nan)
     least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
     order = room[np.argsort(least[room], kind="stable")]
@@ -170,6 +177,9 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     goal = objective_of("training", "step_time")
     searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
     last = stacked(best_of_blocks) if best_of_blocks else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
+    if best_of_blocks and "virtual_pipeline" in searched:
+        fastest = last.take(np.argsort(_times(last, catalog), kind="stable")[:RECHUNKED])
+        last = stacked([last, uneven_chunks(fastest, catalog, searched)])
     first = degrees.take(order[:FIRST] if len(order) else slice(0, FIRST))
     return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
 
@@ -211,8 +221,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
         columns["zero_stage"] = zero
     least = choices[0].zero
     deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
-    deep = (stages == 1.0) & ~(taken.number("expert_overlap") > 0.0)
-    legal = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
+    legal = (~deeper | (stages == 1.0)) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
     return with_columns(taken, **columns).take(np.flatnonzero(legal))
 
 
