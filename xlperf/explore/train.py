@@ -49,7 +49,7 @@ SEARCHED = (
     "pipeline_schedule", "micro_batch_size", "recompute", "zero_stage", "offload_optimizer",
 )  # fmt: skip
 """Searched columns of a form; the columns of :data:`FOLLOWING` follow if they are open."""
-FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
+FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap", "context_method")
 DEGREES = SEARCHED[:7]
 PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
 """Precisions of products for ``auto``, as far as a machine has a peak rate."""
@@ -57,7 +57,8 @@ MOST = 200_000  # most choices of degrees of a form: a few seconds of work [-]
 BLOCK = 192  # choices of degrees in one block, each with every way to save memory [-]
 MOST_BLOCKS = 24  # most blocks: if memory is short in all of them, the answer is the best plan tried [-]
 KEPT = 32  # best plans that a block returns [-]
-RECHUNKED = 8  # best plans that get every number of uneven virtual-pipeline chunks [-]
+VARIED, RECHUNKED = 64, 8
+"""Best plans that get every exchange of context-parallel ranks, and every number of uneven pipeline chunks. [-]"""
 FIRST = 4096  # fastest choices of degrees of one precision that the other precisions try [-]
 _MODULES = (
     "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
@@ -177,11 +178,24 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     goal = objective_of("training", "step_time")
     searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
     last = stacked(best_of_blocks) if best_of_blocks else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
-    if best_of_blocks and "virtual_pipeline" in searched:
-        fastest = last.take(np.argsort(_times(last, catalog), kind="stable")[:RECHUNKED])
-        last = stacked([last, uneven_chunks(fastest, catalog, searched)])
+    if best_of_blocks:
+        fastest = last.take(np.argsort(_times(last, catalog), kind="stable")[:VARIED])
+        last = _varied(last, fastest, searched, starts, catalog)
     first = degrees.take(order[:FIRST] if len(order) else slice(0, FIRST))
     return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
+
+
+def _varied(plans: Table, fastest: Table, searched: Sequence[str], starts: bool, catalog: Catalog) -> Table:
+    """Plans, and the fastest ones with other chunks and other exchanges between context-parallel ranks."""
+    results = [plans]
+    if "virtual_pipeline" in searched:
+        results.append(uneven_chunks(fastest.take(slice(0, RECHUNKED)), catalog, searched))
+    split = (fastest.filled("context_parallel") > 1.0) & (fastest.text("context_method") == "")
+    rows = fastest.take(np.flatnonzero(split))
+    for method in ("all-gather", "ulysses"):
+        more = with_columns(rows, context_method=method)
+        results.append(more.take(started(more, catalog)) if starts else more)
+    return stacked([with_columns(each, context_method=each.text("context_method")) for each in results if len(each)])
 
 
 def _times(plans: Table, catalog: Catalog) -> Array:
@@ -400,6 +414,8 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
     experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
     answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
+    if answer["context_parallel"] == 1.0:
+        answer["context_method"] = ""
     answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
     count = float(plan.number("num_accelerators")[0])
     pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
