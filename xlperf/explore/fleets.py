@@ -74,7 +74,7 @@ _PROBE, _DECODERS = 31.0, 8.0
 """Replicas of the other pool per replica of the probed pool, and decode replicas of a probe: enough that the few
 requests of each need not be a whole number. [-]
 """
-_FEW = 50.0
+_FEW = 500.0
 """Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _SPREADS = (0.15, 0.05, 0.015)
@@ -426,7 +426,7 @@ class FleetSearch:
         engines = decoders["software"][rows]
         sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
         order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.queues))
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
         best = np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL))
         rows, columns = rows[best], columns[best]
@@ -446,6 +446,11 @@ class FleetSearch:
         """Whether any value of an option suits replicas: they dispatch no tokens to experts, or only inside a node."""
         inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
         return np.asarray((plans.number(DPA) == 1.0) | inside)
+
+    @property
+    def queues(self) -> tuple[float, ...]:
+        """Trial times to the first token over their target, which requests in flight at a given rate depend on."""
+        return _QUEUED if self.demand.is_rate and self.demand.load != self.demand.load else (0.0,)
 
     def rates(self, pairs: Pairs) -> tuple[Array, Array]:
         """Request rate of the demand for instant first tokens [request/s], and its share for timely ones [-]."""
@@ -477,7 +482,9 @@ class FleetSearch:
 
         Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
         """
-        demand = self.demand
+        demand, queues = self.demand, len(self.queues)
+        queued = np.repeat(self.queues, len(pairs.batch))
+        pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
         rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         most = min(self.machines.own.most, LARGEST)
@@ -486,24 +493,19 @@ class FleetSearch:
             copies = np.full(len(copies), np.ceil(demand.users / demand.load))
         estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
         wait = demand.first if demand.first < NEVER else 1.0
-        results = []
-        for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
-            flying = (
-                rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * rate
-            )
-            near = estimates[0]
-            for spread in _SPREADS:
-                index, decoders = numbers_around(near, spread * estimates[0])
-                plans, users = pairs.plans.take(index), flying[index]
-                fewest = self.fewest(plans, decoders, estimates[1][index], users, copies[index])
-                results.append(fewest)
-                order = np.lexsort((fewest.fleet, index))
-                rows, first = np.unique(index[order], return_index=True)
-                best, least = order[first], least_of_keys(fewest.fleet[order[first]], pairs.plans["software"][rows])
-                close = np.isfinite(least) & (fewest.fleet[best] <= (1.0 + spread) * least)
-                near = np.full(len(rate), np.nan)
-                near[rows[close]] = decoders[best[close]]
-        return Probed.joined([Probed.of(*fewest) for fewest in results]).smallest()
+        flying = rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * rate
+        near, results = estimates[0], []
+        for spread in _SPREADS:
+            index, decoders = numbers_around(near, spread * estimates[0])
+            fewest = self.fewest(pairs.plans.take(index), decoders, estimates[1][index], flying[index], copies[index])
+            results.append(Probed.of(*fewest))
+            order = np.lexsort((fewest.fleet, index))
+            rows, first = np.unique(index[order], return_index=True)
+            best, least = order[first], least_of_keys(fewest.fleet[order[first]], pairs.plans["software"][rows])
+            close = np.isfinite(least) & (fewest.fleet[best] <= (1.0 + spread) * least)
+            near = np.full(len(rate), np.nan)
+            near[rows[close]] = decoders[best[close]]
+        return Probed.joined(results).smallest()
 
     def fewest(self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array) -> Probed:
         """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets."""
