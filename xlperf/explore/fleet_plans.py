@@ -40,6 +40,9 @@ DISTINCT = (
 COPY_SIZES = tuple(2.0**power for power in range(9))  # replica sizes of the first round, in accelerators [-]
 WIDE, PARTS = 32.0, 8.0
 """From this number of ranks on, attention replicas and expert groups below 1/8 of it are skipped. [-]"""
+_QUEUED = (0.1, 0.4, 1.0)
+"""Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
+_BATCHED, _SOLVED = 0.5, 8  # share of a decode step that grows with the batch, and rounds of the estimate [-]
 _TRIED = 5  # trial numbers of replicas of a pool around an estimate [-]
 
 
@@ -58,6 +61,11 @@ class Demand:
     def is_rate(self) -> bool:
         """Whether requests arrive at a rate."""
         return self.users != self.users
+
+    @property
+    def queues(self) -> tuple[float, ...]:
+        """Trial times to the first token over their target, which requests in flight at a given rate depend on."""
+        return _QUEUED if self.is_rate and self.load != self.load else (0.0,)
 
     @property
     def first(self) -> float:
@@ -211,6 +219,21 @@ class Pairs(NamedTuple):
     decode: Array  # [request/s]
     batch: Array  # decode batch of a replica [-]
     first: Array  # target of the time to first token, or time of a full prefill pass without one [s]
+
+
+def whole_replicas(pairs: Pairs, rate: Array, share: Array, demand: Demand) -> Array:
+    """Estimated whole numbers of decode and prefill replicas for a rate and its timely share, (pool, rows). [-]
+
+    Users in flight come back sooner from decode replicas that are not full, and need more prefill replicas.
+    """
+    decoders = np.ceil(rate * share / pairs.decode)
+    if demand.is_rate:
+        return np.stack([decoders, np.ceil(rate * share / pairs.prefill)])
+    places, time = decoders * pairs.batch, pairs.batch / pairs.decode
+    for _ in range(_SOLVED):
+        filled = np.minimum(demand.users / (places * (1.0 + pairs.first / time)), 1.0)
+        time = pairs.batch / pairs.decode * (1.0 - _BATCHED * (1.0 - filled))
+    return np.stack([decoders, np.ceil(places * filled / time / pairs.prefill)])
 
 
 def degrees_of(size: float, every: bool) -> list[float]:

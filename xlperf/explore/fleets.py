@@ -46,6 +46,7 @@ from xlperf.explore.fleet_plans import (
     least_of_keys,
     numbers_around,
     same_values,
+    whole_replicas,
     with_columns,
     with_pools,
 )
@@ -82,9 +83,6 @@ _SPREADS = (0.15, 0.05, 0.015)
 their engine are pairs that get further numbers. [-]
 """
 _ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
-_BATCHED, _SOLVED = 0.5, 8  # share of a decode step that grows with the batch, and rounds of the estimate [-]
-_QUEUED = (0.1, 0.4, 1.0)
-"""Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
@@ -421,12 +419,13 @@ class FleetSearch:
         pairs = Pairs(decoders, *numbers)
         rate, share = self.rates(pairs)
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
-        whole = self.machines.priced(tuple(self.replicas(pairs) * np.stack([size, other_size])))
+        own, others = whole_replicas(pairs, rate, share, self.demand)
+        whole = self.machines.priced((own * size, others * other_size))
         order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
         engines = decoders["software"][rows]
         sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
         order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.queues))
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.demand.queues))
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
         best = np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL))
         rows, columns = rows[best], columns[best]
@@ -447,11 +446,6 @@ class FleetSearch:
         inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
-    @property
-    def queues(self) -> tuple[float, ...]:
-        """Trial times to the first token over their target, which requests in flight at a given rate depend on."""
-        return _QUEUED if self.demand.is_rate and self.demand.load != self.demand.load else (0.0,)
-
     def rates(self, pairs: Pairs) -> tuple[Array, Array]:
         """Request rate of the demand for instant first tokens [request/s], and its share for timely ones [-]."""
         if self.demand.is_rate:
@@ -459,31 +453,13 @@ class FleetSearch:
         decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
         return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + pairs.first))
 
-    def replicas(self, pairs: Pairs) -> Array:
-        """Estimated whole numbers of replicas of both pools, (pool, rows). [-]
-
-        Users in flight come back sooner from decode replicas that are not full, and need more prefill replicas.
-        """
-        rate, share = self.rates(pairs)
-        decoders = np.ceil(rate * share / pairs.decode)
-        if not self.demand.is_rate:
-            places, full_time = decoders * pairs.batch, pairs.batch / pairs.decode
-            filled = np.ones(len(places))
-            for _ in range(_SOLVED):
-                time = full_time * (1.0 - _BATCHED * (1.0 - filled))
-                filled = np.minimum(self.demand.users / (places * (1.0 + pairs.first / time)), 1.0)
-            rate = places * filled / (full_time * (1.0 - _BATCHED * (1.0 - filled)))
-        else:
-            rate = rate * share
-        return np.stack([decoders, np.ceil(rate / pairs.prefill)])
-
     def sized(self, pairs: Pairs) -> Probed:
         """Pools of pairs in whole replicas, within the targets.
 
         Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
         """
-        demand, queues = self.demand, len(self.queues)
-        queued = np.repeat(self.queues, len(pairs.batch))
+        demand, queues = self.demand, len(self.demand.queues)
+        queued = np.repeat(demand.queues, len(pairs.batch))
         pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
         rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
@@ -497,7 +473,8 @@ class FleetSearch:
         near, results = estimates[0], []
         for spread in _SPREADS:
             index, decoders = numbers_around(near, spread * estimates[0])
-            fewest = self.fewest(pairs.plans.take(index), decoders, estimates[1][index], flying[index], copies[index])
+            plans, needed = pairs.plans.take(index), estimates[1][index]
+            fewest = self.fewest(plans, decoders, needed, flying[index], copies[index])
             results.append(Probed.of(*fewest))
             order = np.lexsort((fewest.fleet, index))
             rows, first = np.unique(index[order], return_index=True)
@@ -529,25 +506,22 @@ class FleetSearch:
         load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
         plans = with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
         results = evaluate(plans, self.catalog, results=STATE)
-        held = self.held(plans, results)
-        good = self.demand.kept(results) & held
+        good = self.demand.kept(results) & (held := self.held(plans, results))
         short = (results.number("ttft") > self.demand.first) | ~held
         if self.demand.is_rate:
             served = results.number("tokens_per_second") / self.output * copies
             few = served < self.demand.rate * (1.0 - ROUND)
             good, short = good & ~few, short | few
         counts = self.machines.counts(plans, copies)
-        used = np.where(good, self.machines.priced(counts), np.inf)
-        fleet = np.where(good, self.machines.priced(self.machines.in_servers(counts)), np.inf)
-        return Probed(plans, fleet, used), short
+        prices = [self.machines.priced(each) for each in (self.machines.in_servers(counts), counts)]
+        return Probed(plans, *(np.where(good, price, np.inf) for price in prices)), short
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
         """Whether every request in flight is in prefill or decode; with a TTFT target some may wait."""
         if self.demand.first < NEVER:
             return np.ones(len(plans), dtype=bool)
         prefill, replicas = plans.number("prefill_accelerators"), plans.number(COUNT) / plans.number(TP)
-        rate = results.number("tokens_per_second") / self.output
-        decoding = rate * (self.output - 1.0) * results.number("tpot")
+        decoding = results.number("tokens_per_second") * results.number("tpot") * (1.0 - 1.0 / self.output)
         prompts = np.maximum(plans.number(CHUNK) / self.prompt, 1.0)
         two = decoding + prompts * prefill / plans.number(f"prefill_{TP}")
         places = np.where(np.isnan(prefill), results.number("max_batch_size") * replicas, two)

@@ -179,8 +179,8 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
     last = stacked(best_of_blocks) if best_of_blocks else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
     if best_of_blocks:
-        fastest = last.take(np.argsort(_times(last, catalog), kind="stable")[:VARIED])
-        last = _varied(last, fastest, searched, starts, catalog)
+        near = last.take(np.argsort(_times(last, catalog), kind="stable")[:VARIED])
+        last = _varied(last, near, searched, starts, catalog)
     first = degrees.take(order[:FIRST] if len(order) else slice(0, FIRST))
     return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
 
