@@ -459,7 +459,7 @@ class FleetSearch:
         Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
         """
         demand, queues = self.demand, len(self.demand.queues)
-        queued = np.repeat(demand.queues, len(pairs.batch))
+        wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
         pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
         rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
@@ -468,8 +468,7 @@ class FleetSearch:
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(copies), np.ceil(demand.users / demand.load))
         estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
-        wait = demand.first if demand.first < NEVER else 1.0
-        flying = rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * rate
+        flying = rate * (pairs.batch / pairs.decode + wait) if demand.is_rate else demand.users + 0.0 * rate
         near, results = estimates[0], []
         for spread in _SPREADS:
             index, decoders = numbers_around(near, spread * estimates[0])
