@@ -118,9 +118,23 @@ def dense(tried: list[Row]) -> list[Row]:
     ]
 
 
+def split(engine: str, total: float, size: float, experts: float, other: float, other_experts: float) -> list[Row]:
+    """Two pools of so many accelerators in all, at every share of the prefill pool that leaves whole replicas."""
+    shares = [total - size * number for number in range(1, int(total // size) + 1)]
+    result = []
+    for prefill in shares:
+        if prefill >= 0.6 * total and prefill % other == 0.0:
+            ours = dict(zip(DEGREES, (size, size if experts > 1.0 else 1.0, experts), strict=True))
+            theirs = dict(zip(PREFILL, (other, other if other_experts > 1.0 else 1.0, other_experts), strict=True))
+            whole = {"num_accelerators": total, "prefill_accelerators": prefill}
+            result.append({"software": engine, "mode": TWO} | ours | theirs | whole)
+    return result
+
+
 PREFILL = tuple(f"prefill_{name}" for name in DEGREES)
 NODES = {"expert_dispatch": "nodes"}
 LONG = {"prefill_tokens": 16384.0}
+LONGEST = {"prefill_tokens": 32768.0}
 CASES = [
     (
         {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "users": 10_000.0, "speed_per_user": 20.0},
@@ -171,6 +185,56 @@ CASES = [
         [row | {"data_parallel_attention": 4.0, "prefill_tokens": 2048.0} for row in grid(["vllm"], [16.0], [NODES])],
         [],
         "bf16",
+    ),
+]
+
+
+CASES += [
+    (  # decode replicas of 48, of which two are nearly full: three of 64 would return users sooner than prefill serves
+        {
+            "model": "Kimi-K2-Instruct",
+            "accelerator": "H200-SXM-141GB",
+            "users": 20_000.0,
+            "speed_per_user": 25.0,
+            "prompt_length": 6000.0,
+            "ttft_target": 3000.0,
+            "mode": TWO,
+        },
+        [],
+        [row | NODES | LONGEST | {"two_batch_overlap": 1.0} for row in split("sglang", 368.0, 48.0, 24.0, 16.0, 16.0)],
+        "auto",
+    ),
+    (  # many replicas of both pools, and a copy that small chunks leave room for on four accelerators
+        {
+            "model": "Meta-Llama-3.1-405B",
+            "accelerator": "H200-SXM-141GB",
+            "users": 3_000.0,
+            "speed_per_user": 15.0,
+            "prompt_length": 8000.0,
+            "output_length": 1000.0,
+            "ttft_target": 4000.0,
+        },
+        [row | {"prefill_tokens": 512.0} for row in dense(grid(["tensorrt-llm"], [4.0], [{}]))],
+        dense([row | LONGEST for row in split("tensorrt-llm", 196.0, 8.0, 1.0, 4.0, 1.0)]),
+        "fp8",
+    ),
+    (  # two deployments of more than a thousand accelerators
+        {
+            "model": "DeepSeek-R1",
+            "accelerator": "MI355X",
+            "users": 20_000.0,
+            "speed_per_user": 30.0,
+            "prompt_length": 32_000.0,
+            "output_length": 1000.0,
+            "ttft_target": 8000.0,
+            "mode": TWO,
+        },
+        [],
+        [
+            row | NODES | LONGEST | {"two_batch_overlap": 1.0, "redundant_experts": 64.0}
+            for row in split("sglang", 1176.0, 320.0, 320.0, 8.0, 8.0)
+        ],
+        "auto",
     ),
 ]
 
@@ -289,7 +353,11 @@ def test_a_rate_and_the_users_that_it_makes_need_the_same_fleet(catalog: Catalog
     ("changed", "words"),
     [
         ({"speed_per_user": 5000.0}, r"tokens/s at most .* 5,000 tokens/s are [\d.]+ times as many: ask for less"),
-        ({"ttft_target": 1.0}, r"first token within 0\.00 s is [\d.]+ times as soon: ask for less"),
+        ({"ttft_target": 1.0}, r"first token within 0\.001 s is [\d.]+ times as soon: ask for less"),
+        (
+            {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "speed_per_user": 115.0, "ttft_target": 140.0},
+            r"with a first token within 0\.14 s a user gets \d+ tokens/s",
+        ),
         ({"model": "DeepSeek-V3", "num_accelerators": 2.0}, r"needs .* GiB.*; larger copies or weights of fewer bits"),
         ({"concurrency": 60_000.0, "num_accelerators": 1.0}, r"60,000 users of one copy are too many"),
     ],
@@ -320,6 +388,17 @@ def test_what_a_form_sets_is_held_against_the_best_way(catalog: Catalog) -> None
     assert free["best_way"][0] == "none" and own["accelerators"][0] > free["accelerators"][0]
     assert own["best_accelerators"][0] == free["accelerators"][0]
     assert own["best_way"][0].startswith(f"As you set it: {own['accelerators'][0]:,.0f}; the best way takes")
+
+
+def test_no_user_waits_for_prefill_without_a_target_of_the_first_token(catalog: Catalog) -> None:
+    """Little's law: those that do not decode have a place in a pass of the prefill pool."""
+    asked = {name: value for name, value in SMALL.items() if name != "ttft_target"} | {"mode": TWO}
+    for way in serving_ways(form_of(asked), catalog):
+        results, plan = evaluate(way.plan, catalog), way.plan
+        decoding = results.number("tokens_per_second") / 200.0 * 199.0 * results.number("tpot")
+        replicas = plan.number("prefill_accelerators") / plan.number("prefill_tensor_parallel")
+        waiting = plan.number("concurrency") - decoding - replicas * np.maximum(plan.number("prefill_tokens") / 1000, 1)
+        assert (waiting <= 1e-6 * plan.number("concurrency")).all()
 
 
 def test_machines_that_would_meet_a_demand_are_named(catalog: Catalog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -132,3 +133,27 @@ def test_a_deadline_is_met_in_whole_servers(catalog: Catalog) -> None:
     assert result["run_time"] <= 200.0 * DAY and result["accelerators"] % 8.0 == 0.0
     fewer = answered(catalog, {**SMALL, "num_accelerators": f"{result['accelerators'] / 2.0:g}"})
     assert not fewer["run_time"] <= 200.0 * DAY
+
+
+def test_a_stated_mapping_that_the_stack_refuses_is_the_best_of_its_kind_and_says_why(catalog: Catalog) -> None:
+    """Virtual pipeline 14 of 20 layers a stage: legal for the engine, and no reason for full recomputation."""
+    stated = answered(catalog, DENSE, pipeline_parallel="4", virtual_pipeline="14")
+    assert stated["run_time"] <= 1.01 * answered(catalog, DENSE)["run_time"]
+    assert "Megatron-Core refuses this: virtual pipeline 14 does not divide" in stated["answer"]
+    assert "refuses" not in answered(catalog, DENSE)["answer"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"num_accelerators": "2"}, r"needs [\d.]+ GiB of [\d.]+ GiB; more accelerators may do"),
+        ({"tensor_parallel": "3"}, r"data parallel must be a whole number, is 85.*; tensor parallel left open may do"),
+    ],
+)
+def test_a_run_without_a_mapping_says_why_and_what_may_do(catalog: Catalog, stated: dict[str, str], words: str) -> None:
+    assert re.search(words, answered(catalog, DENSE, **stated)["answer"])
+
+
+def test_a_deadline_beyond_reach_is_refused_with_the_largest_run(catalog: Catalog) -> None:
+    words = {name: text for name, text in DENSE.items() if name != "num_accelerators"}
+    assert answered(catalog, words, deadline="0.001")["answer"].startswith("No answer: 16,384 H100 still take 2 days")

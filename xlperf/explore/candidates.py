@@ -181,8 +181,10 @@ def candidates(
     return Candidates(result, searched, tried, not space.uneven)
 
 
-def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
-    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal chunks do not cover."""
+def uneven_chunks(
+    plans: Table, catalog: Catalog, searched: Sequence[str], among: Sequence[float] | None = None
+) -> Table:
+    """Training plans with uneven virtual-pipeline chunks: every number (``among`` some) that equal chunks leave out."""
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
@@ -190,6 +192,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     index = np.repeat(np.arange(len(rows)), deepest.astype(np.intp))
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
+    uneven &= True if among is None else np.isin(chunks, among)
     chunked = plans.take(rows[index[uneven]])
     result = replace(chunked, columns={**chunked.columns, "virtual_pipeline": chunks[uneven]})
     return result.take(started(result, catalog))

@@ -40,8 +40,10 @@ DISTINCT = (
 COPY_SIZES = tuple(2.0**power for power in range(9))  # replica sizes of the first round, in accelerators [-]
 WIDE, PARTS = 32.0, 8.0
 """From this number of ranks on, attention replicas and expert groups below 1/8 of it are skipped. [-]"""
-_COUNTS, _MORE = 9, 1.05
-"""Trial numbers of replicas of a pool, and their largest ratio to the number that its rate requires. [-]"""
+_QUEUED = (0.1, 0.4, 1.0)
+"""Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
+_BATCHED, _SOLVED = 0.5, 8  # share of a decode step that grows with the batch, and rounds of the estimate [-]
+_TRIED = 5  # trial numbers of replicas of a pool around an estimate [-]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Demand:
     def is_rate(self) -> bool:
         """Whether requests arrive at a rate."""
         return self.users != self.users
+
+    @property
+    def queues(self) -> tuple[float, ...]:
+        """Trial times to the first token over their target, which requests in flight at a given rate depend on."""
+        return _QUEUED if self.is_rate and self.load != self.load else (0.0,)
 
     @property
     def first(self) -> float:
@@ -205,12 +212,28 @@ def in_slices(plans: Table, catalog: Catalog) -> bool:
 
 
 class Pairs(NamedTuple):
-    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,)."""
+    """Plans with a decoding and a prefill mapping, rates of a replica of each and times to first token, (rows,)."""
 
     plans: Table
     prefill: Array  # [request/s]
     decode: Array  # [request/s]
     batch: Array  # decode batch of a replica [-]
+    first: Array  # target of the time to first token, or time of a full prefill pass without one [s]
+
+
+def whole_replicas(pairs: Pairs, rate: Array, share: Array, demand: Demand) -> Array:
+    """Estimated whole numbers of decode and prefill replicas for a rate and its timely share, (pool, rows). [-]
+
+    Users in flight come back sooner from decode replicas that are not full, and need more prefill replicas.
+    """
+    decoders = np.ceil(rate * share / pairs.decode)
+    if demand.is_rate:
+        return np.stack([decoders, np.ceil(rate * share / pairs.prefill)])
+    places, time = decoders * pairs.batch, pairs.batch / pairs.decode
+    for _ in range(_SOLVED):
+        filled = np.minimum(demand.users / (places * (1.0 + pairs.first / time)), 1.0)
+        time = pairs.batch / pairs.decode * (1.0 - _BATCHED * (1.0 - filled))
+    return np.stack([decoders, np.ceil(places * filled / time / pairs.prefill)])
 
 
 def degrees_of(size: float, every: bool) -> list[float]:
@@ -224,10 +247,16 @@ def degrees_of(size: float, every: bool) -> list[float]:
     return sorted(result)
 
 
-def replicas_around(number: float, share: float) -> Array:
-    """Trial numbers of replicas of a pool, from a share of a number to slightly above it."""
-    ends = np.linspace(np.floor(max(share, 0.25) * number), np.ceil(_MORE * number) + 1.0, _COUNTS)
-    return np.unique(np.maximum(np.round(ends), 1.0))
+def numbers_around(centers: Array, spreads: Array) -> tuple[np.ndarray, Array]:
+    """Trial whole numbers around each center, and the place of its center; none around NaN.
+
+    >>> numbers_around(np.array([2.2, np.nan]), np.array([1.0, 1.0]))[1].tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    ends = np.maximum(np.floor(centers - spreads), 1.0), np.maximum(np.ceil(centers + spreads), 1.0)
+    steps = np.round(np.linspace(*ends, _TRIED)).T
+    fresh = np.diff(steps, axis=1, prepend=0.0) > 0.0
+    return np.nonzero(fresh)[0], steps[fresh]
 
 
 def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:

@@ -43,8 +43,10 @@ from xlperf.explore.fleet_plans import (
     distinct_keys,
     first_of_keys,
     first_ways,
-    replicas_around,
+    least_of_keys,
+    numbers_around,
     same_values,
+    whole_replicas,
     with_columns,
     with_pools,
 )
@@ -56,14 +58,15 @@ WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
 """Largest replicas: of dense models and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
-CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)  # trial prefill token budgets, the default of plans first [-]
+CHUNKS = (8192.0, 2048.0, 512.0, 1024.0, 4096.0, 16384.0, 24576.0, 32768.0)
+"""Trial prefill token budgets, the default of plans first. [-]"""
 AROUND, MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
-PAIRS, SMALL, SAME = 6, 2, 2
+PAIRS, SMALL, SAME = 20, 2, 2
 """Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
 inside a server, and the number with replicas of equal sizes. [-]
 """
-LARGEST = 1024.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
+LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
@@ -72,12 +75,14 @@ _PROBE, _DECODERS = 31.0, 8.0
 """Replicas of the other pool per replica of the probed pool, and decode replicas of a probe: enough that the few
 requests of each need not be a whole number. [-]
 """
-_FEW = 16.0
+_FEW = 500.0
 """Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
-_NEXT = (-2.0, -1.0, 0.0, 1.0)  # trial changes to the best number of replicas of a pool [-]
-_QUEUED = (0.1, 0.4, 1.0)
-"""Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
+_SPREADS = (0.15, 0.05, 0.015)
+"""Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
+their engine are pairs that get further numbers. [-]
+"""
+_ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
@@ -391,8 +396,7 @@ class FleetSearch:
         tried = self.sized(pairs)
         if not len(tried.plans):
             return tried.plans
-        near = self.resized(tried.best(PAIRS, "software"))
-        best = Probed.joined([tried, near]).best(2, "software").plans
+        best = tried.best(2, "software").plans
         return best if self.demand.load == self.demand.load else self.filled(best, best.number(LOAD), _FILLED)
 
     def paired(self, decode: Probed, prefill: Probed) -> Pairs:
@@ -408,17 +412,20 @@ class FleetSearch:
         rows, columns = np.nonzero(same)
         # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
         size, other_size = decoders.number(TP)[rows], prefillers.number(TP)[columns]
-        numbers = other_size / prefill.need[columns], size / decode.need[rows], decoders.number(LOAD)[rows]
+        rates = other_size / prefill.need[columns], size / decode.need[rows]
+        prompts = np.maximum(prefillers.number(CHUNK)[columns] / self.prompt, 1.0)
+        first = np.where(self.demand.first < NEVER, self.demand.first, prompts / rates[0])
+        numbers = *rates, decoders.number(LOAD)[rows], first
         pairs = Pairs(decoders, *numbers)
         rate, share = self.rates(pairs)
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
-        replicas = np.ceil(rate * share / pairs.decode), np.ceil(rate * share / pairs.prefill)
-        whole = self.machines.priced((replicas[0] * size, replicas[1] * other_size))
+        own, others = whole_replicas(pairs, rate, share, self.demand)
+        whole = self.machines.priced((own * size, others * other_size))
         order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
         engines = decoders["software"][rows]
         sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
         order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.demand.queues))
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
         best = np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL))
         rows, columns = rows[best], columns[best]
@@ -444,38 +451,51 @@ class FleetSearch:
         if self.demand.is_rate:
             return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
         decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
-        first = np.where(self.demand.first < NEVER, self.demand.first, 0.0)
-        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
+        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + pairs.first))
 
     def sized(self, pairs: Pairs) -> Probed:
-        """Pools of pairs in whole replicas around the demand, within the targets."""
-        demand = self.demand
+        """Pools of pairs in whole replicas, within the targets.
+
+        Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
+        """
+        demand, queues = self.demand, len(self.demand.queues)
+        wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
+        pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
         rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
-        need = rate * share * (size / pairs.decode + other / pairs.prefill)
-        copies = np.ceil(need / LARGEST)
+        most = min(self.machines.own.most, LARGEST)
+        copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
         if demand.load == demand.load and not demand.is_rate:
-            copies = np.full(len(need), np.ceil(demand.users / demand.load))
-        wait = demand.first if demand.first < NEVER else 1.0
-        # Numbers of replicas of both pools around the rate of each pair.
-        tried = np.array([
-            (row, theirs, mine)
-            for row, each in enumerate((rate / copies).tolist())
-            for theirs in replicas_around(each / pairs.prefill[row], share[row]).tolist()
-            for mine in replicas_around(each / pairs.decode[row], share[row]).tolist()
-        ])  # fmt: skip
-        index, decoders, prefillers = tried[:, 0].astype(np.int64), tried[:, 2], tried[:, 1]
-        results = []
-        for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
-            flying = (
-                rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * need
-            )
-            plans = pairs.plans.take(index)
-            results.append(self.serving(plans, decoders, prefillers, flying[index], copies[index]))
-        return Probed.joined(results)
+            copies = np.full(len(copies), np.ceil(demand.users / demand.load))
+        estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
+        flying = rate * (pairs.batch / pairs.decode + wait) if demand.is_rate else demand.users + 0.0 * rate
+        near, results = estimates[0], []
+        for spread in _SPREADS:
+            index, decoders = numbers_around(near, spread * estimates[0])
+            plans, needed = pairs.plans.take(index), estimates[1][index]
+            fewest = self.fewest(plans, decoders, needed, flying[index], copies[index])
+            results.append(Probed.of(*fewest))
+            order = np.lexsort((fewest.fleet, index))
+            rows, first = np.unique(index[order], return_index=True)
+            best, least = order[first], least_of_keys(fewest.fleet[order[first]], pairs.plans["software"][rows])
+            close = np.isfinite(least) & (fewest.fleet[best] <= (1.0 + spread) * least)
+            near = np.full(len(rate), np.nan)
+            near[rows[close]] = decoders[best[close]]
+        return Probed.joined(results).smallest()
 
-    def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
-        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas of both pools.
+    def fewest(self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array) -> Probed:
+        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets."""
+        low, high = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
+        while len(rows := np.flatnonzero(high - low > 1.0)):
+            middle = np.floor(0.5 * (low + high))[rows]
+            _, short = self.serving(plans.take(rows), decoders[rows], middle, users[rows], copies[rows])
+            low[rows], high[rows] = np.where(short, middle, low[rows]), np.where(short, high[rows], middle)
+        return self.serving(plans, decoders, high, users, copies)[0]
+
+    def serving(
+        self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
+    ) -> tuple[Probed, np.ndarray]:
+        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill.
 
         A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
         """
@@ -485,41 +505,26 @@ class FleetSearch:
         load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
         plans = with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
         results = evaluate(plans, self.catalog, results=STATE)
-        good = self.demand.kept(results) & self.held(plans, results)
+        good = self.demand.kept(results) & (held := self.held(plans, results))
+        short = (results.number("ttft") > self.demand.first) | ~held
         if self.demand.is_rate:
             served = results.number("tokens_per_second") / self.output * copies
-            good &= served >= self.demand.rate * (1.0 - ROUND)
+            few = served < self.demand.rate * (1.0 - ROUND)
+            good, short = good & ~few, short | few
         counts = self.machines.counts(plans, copies)
-        used = np.where(good, self.machines.priced(counts), np.inf)
-        result = Probed.of(plans, np.where(good, self.machines.priced(self.machines.in_servers(counts)), np.inf), used)
-        return result.smallest()
+        prices = [self.machines.priced(each) for each in (self.machines.in_servers(counts), counts)]
+        return Probed(plans, *(np.where(good, price, np.inf) for price in prices)), short
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
         """Whether every request in flight is in prefill or decode; with a TTFT target some may wait."""
         if self.demand.first < NEVER:
             return np.ones(len(plans), dtype=bool)
-        prefill = plans.number("prefill_accelerators")
-        places = results.number("max_batch_size") * (plans.number(COUNT) - prefill) / plans.number(TP)
+        prefill, replicas = plans.number("prefill_accelerators"), plans.number(COUNT) / plans.number(TP)
+        decoding = results.number("tokens_per_second") * results.number("tpot") * (1.0 - 1.0 / self.output)
         prompts = np.maximum(plans.number(CHUNK) / self.prompt, 1.0)
-        return np.asarray(plans.number(LOAD) <= places + prompts * prefill / plans.number(f"prefill_{TP}"))
-
-    def resized(self, tried: Probed) -> Probed:
-        """Fleets with numbers of replicas next to given fleets."""
-        plans, prefill = tried.plans, tried.plans.number("prefill_accelerators")
-        price_of_copy = self.machines.priced(self.machines.counts(plans, np.ones(len(plans))))
-        copies = np.maximum(np.round(tried.fleet / price_of_copy), 1.0)
-        if not self.demand.is_rate:
-            copies = np.ceil(self.demand.users / plans.number(LOAD) * (1.0 - ROUND))
-        apart = copies if self.demand.load == self.demand.load else np.ceil(copies * plans.number(COUNT) / LARGEST)
-        decoders = np.round((plans.number(COUNT) - prefill) / plans.number(TP) * copies / apart)
-        prefillers = np.round(prefill / plans.number(f"prefill_{TP}") * copies / apart)
-        more, further = (np.tile(grid.ravel(), len(plans)) for grid in np.meshgrid(_NEXT, _NEXT))
-        index = np.repeat(np.arange(len(plans)), len(_NEXT) ** 2)
-        decoders, prefillers = decoders[index] + more, prefillers[index] + further
-        rows = np.flatnonzero((decoders >= 1.0) & (prefillers >= 1.0))
-        index, users = index[rows], (plans.number(LOAD) * copies)[index[rows]]
-        users = users if self.demand.is_rate else np.full(len(rows), self.demand.users)
-        return self.serving(plans.take(index), decoders[rows], prefillers[rows], users, apart[index])
+        two = decoding + prompts * prefill / plans.number(f"prefill_{TP}")
+        places = np.where(np.isnan(prefill), results.number("max_batch_size") * replicas, two)
+        return np.asarray(plans.number(LOAD) <= places * (1.0 + ROUND))
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""

@@ -45,7 +45,7 @@ OBJECTIVE = {"training": "step_time", "inference": "latency"}
 DEPENDENT = {
     "training": (
         *FOLLOWING, "sequence_parallel", "data_parallel", "expert_tensor_parallel", "first_stage_layers",
-        "last_stage_layers", "recompute_group", "zero_group_size", "context_method",
+        "last_stage_layers", "recompute_group", "zero_group_size",
     ),
     "inference": ("context_method",),
 }  # fmt: skip

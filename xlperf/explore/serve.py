@@ -471,18 +471,32 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
         row = int(lacks[-1]) if len(lacks) else -1
         reason = str(results["reason"][row]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
         return no_answer(reason + ("; larger copies or weights of fewer bits need less" if len(lacks) else ""))
-    fastest = float(np.nanmax(results.number("tokens_per_second_per_user")[good]))
+    speed = results.number("tokens_per_second_per_user")
+    fastest = float(np.nanmax(speed[good]))
     soonest = float(np.nanmin(results.number("ttft")[good]))
     beyond = []
     if 1.0 / demand.tpot > fastest:
         beyond.append(f"{1.0 / demand.tpot:,.0f} tokens/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
     if demand.ttft < soonest:
-        beyond.append(f"a first token within {demand.ttft:,.2f} s is {soonest / demand.ttft:,.1f} times as soon")
+        within = f"a first token within {_seconds(demand.ttft)}"
+        beyond.append(f"{within} is {soonest / demand.ttft:,.1f} times as soon")
     if not beyond and demand.load == demand.load:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
-    beyond = beyond or ["both together, or with all prompts, they are not reached"]
+    if not beyond and not demand.kept(results).any():
+        in_time = float(np.nanmax(speed[good & (results.number("ttft") <= demand.ttft)]))
+        beyond.append(f"with a first token within {_seconds(demand.ttft)} a user gets {in_time:,.0f} tokens/s at most")
+    beyond = beyond or ["with the prompts of all users they are not reached"]
     return no_answer(
         f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
-        f"alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s; "
+        f"alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {_seconds(soonest)}; "
         f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
     )
+
+
+def _seconds(time: float) -> str:
+    """A time with three significant digits.
+
+    >>> _seconds(0.001), _seconds(11.684)
+    ('0.001 s', '11.7 s')
+    """
+    return f"{np.format_float_positional(time, 3, fractional=False, trim='-')} s"

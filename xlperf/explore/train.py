@@ -23,11 +23,22 @@ from xlperf.catalog.table import Table
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.tables import fitting, numbers
 from xlperf.equations.plan.dimensions import RANKS
-from xlperf.explore.candidates import Candidates, candidates
+from xlperf.explore.candidates import Candidates, candidates, uneven_chunks
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts, stacks_of, started
+from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of, started
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
-from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, no_answer, objective_of, one_plan, short_name, slower
+from xlperf.explore.objectives import (
+    GOOD,
+    PLAN,
+    TOO_LARGE,
+    Answer,
+    Search,
+    no_answer,
+    objective_of,
+    one_plan,
+    short_name,
+    slower,
+)
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.interop.launch_stacks import flags
@@ -38,7 +49,7 @@ SEARCHED = (
     "pipeline_schedule", "micro_batch_size", "recompute", "zero_stage", "offload_optimizer",
 )  # fmt: skip
 """Searched columns of a form; the columns of :data:`FOLLOWING` follow if they are open."""
-FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
+FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap", "context_method")
 DEGREES = SEARCHED[:7]
 PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
 """Precisions of products for ``auto``, as far as a machine has a peak rate."""
@@ -46,11 +57,14 @@ MOST = 200_000  # most choices of degrees of a form: a few seconds of work [-]
 BLOCK = 192  # choices of degrees in one block, each with every way to save memory [-]
 MOST_BLOCKS = 24  # most blocks: if memory is short in all of them, the answer is the best plan tried [-]
 KEPT = 32  # best plans that a block returns [-]
+VARIED, RECHUNKED = 64, 8
+"""Best plans that get every exchange of context-parallel ranks, and every number of uneven pipeline chunks. [-]"""
 FIRST = 4096  # fastest choices of degrees of one precision that the other precisions try [-]
 _MODULES = (
     "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
     "moe", "norm latent moe", "norm mlp latent activation",
 )  # fmt: skip
+_CHUNKS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # trial numbers of uneven virtual-pipeline chunks in large spaces [-]
 _LAYERS = (0.25, 0.5, 0.75)
 """Shares of the layers of a stage that full recomputation covers, if its chunk is the whole stage."""
 
@@ -134,7 +148,10 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     fixed = {name: blank.get(name, float("nan")) for name in shapes}
     if known is None:
         tried = candidates(with_columns(plan, **fixed), catalog, most=MOST)
-        degrees = _overlapped(tried.plans, catalog)
+        plans = tried.plans
+        if tried.even and "virtual_pipeline" in tried.searched:
+            plans = stacked([plans, uneven_chunks(plans, catalog, tried.searched, _CHUNKS)])
+        degrees = _overlapped(plans, catalog)
     else:
         degrees = with_columns(known, precision=str(plan.filled("precision")[0]))
     choices = ways(plan, catalog)
@@ -143,10 +160,14 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     least_memory = next(way for way in reversed(choices) if np.isnan(way.zero) or way.zero == choices[0].zero)
     smallest = _crossed(degrees, [least_memory], layers)
     room = _fitting(smallest, catalog)
+    deep = np.flatnonzero(degrees.filled("pipeline_parallel") == 1.0)  # which ZeRO-3 may make room for
+    room = np.union1d(room, deep[_fitting(_crossed(degrees.take(deep), choices[-1:], layers), catalog)])
     least = np.full(len(degrees), np.nan)
     least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
     order = room[np.argsort(least[room], kind="stable")]
     order = order[np.isfinite(least[order])]
+    # Stated columns may rule out every mapping that the software starts: the answer then says why it does not.
+    starts = len(started(degrees.take(order[:BLOCK]), catalog)) > 0
     best, best_of_blocks, number = np.inf, [], len(degrees)
     for start in range(0, min(len(order), BLOCK * MOST_BLOCKS), BLOCK):
         block = order[start : start + BLOCK]
@@ -154,7 +175,7 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
             break
         rows = _crossed(degrees.take(block), choices, layers)
         rows = rows.take(_fitting(rows, catalog))
-        rows = rows.take(started(rows, catalog))
+        rows = rows.take(started(rows, catalog)) if starts else rows
         number += len(rows)
         if len(rows):
             times = _times(rows, catalog)
@@ -164,8 +185,24 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     goal = objective_of("training", "step_time")
     searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
     last = stacked(best_of_blocks) if best_of_blocks else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
+    if best_of_blocks:
+        near = last.take(np.argsort(_times(last, catalog), kind="stable")[:VARIED])
+        last = _varied(last, near, searched, starts, catalog)
     first = degrees.take(order[:FIRST] if len(order) else slice(0, FIRST))
     return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
+
+
+def _varied(plans: Table, fastest: Table, searched: Sequence[str], starts: bool, catalog: Catalog) -> Table:
+    """Plans, and the fastest ones with other chunks and other exchanges between context-parallel ranks."""
+    results = [plans]
+    if "virtual_pipeline" in searched:
+        results.append(uneven_chunks(fastest.take(slice(0, RECHUNKED)), catalog, searched))
+    split = (fastest.filled("context_parallel") > 1.0) & (fastest.text("context_method") == "")
+    rows = fastest.take(np.flatnonzero(split))
+    for method in ("all-gather", "ulysses"):
+        more = with_columns(rows, context_method=method)
+        results.append(more.take(started(more, catalog)) if starts else more)
+    return stacked([with_columns(each, context_method=each.text("context_method")) for each in results if len(each)])
 
 
 def _times(plans: Table, catalog: Catalog) -> Array:
@@ -205,8 +242,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
         columns["zero_stage"] = zero
     least = choices[0].zero
     deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
-    deep = (stages == 1.0) & ~(taken.number("expert_overlap") > 0.0)
-    legal = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
+    legal = (~deeper | (stages == 1.0)) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
     return with_columns(taken, **columns).take(np.flatnonzero(legal))
 
 
@@ -297,7 +333,7 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
     if result.kind != GOOD:
         return result
     work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
-    larger = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
+    larger = counts[min(int(np.searchsorted(counts, EFFICIENT * work / deadline)), last) :].tolist()
     for count in larger[:MOST_TURNS]:
         result = _mapped(form, count, catalog)
         if _keeps(result, deadline):
@@ -385,6 +421,8 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
     experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
     answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
+    if answer["context_parallel"] == 1.0:
+        answer["context_method"] = ""
     answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
     count = float(plan.number("num_accelerators")[0])
     pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
@@ -412,7 +450,9 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
     )
     cost = cost_words(form, hours, answer["run_time"] * count)
-    answer["answer"] = _training_sentence(form, answer, cost) + lacking_words(hours)
+    reason = refused_reasons(plan, catalog)[0]
+    refused = f" {reason}." if reason else ""
+    answer["answer"] = _training_sentence(form, answer, cost) + refused + lacking_words(hours)
     return answer
 
 
@@ -427,6 +467,9 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
 
 
 def _refused(search: Search) -> Answer:
-    """The reason why no mapping satisfies the targets, from the nearest one."""
+    """The reason why no mapping fits or is legal, from the nearest one, and the remedy."""
     count, reason = float(search.plans.number("num_accelerators")[0]), str(search.results["reason"][0]).split(";")[0]
-    return no_answer(f"on {count:,.0f} accelerators: {reason}")
+    stated = " and ".join(name.replace("_", " ") for name in SEARCHED if name not in search.searched)
+    remedies = ["more accelerators"] * (search.kind == TOO_LARGE) + [f"{stated} left open"] * bool(stated)
+    would = f"; {' or '.join(remedies)} may do" if remedies else ""
+    return no_answer(f"on {count:,.0f} accelerators: {reason}{would}")
