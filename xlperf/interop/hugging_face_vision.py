@@ -30,7 +30,7 @@ def vision_columns(config: Mapping[str, Any], row: Row) -> Row:
     width = result.number("embed_dim") or result.number("hidden_size")
     patch = result.number("patch_size", "spatial_patch_size")
     layers, heads = result.number("num_hidden_layers", "depth"), result.number("num_attention_heads", "num_heads")
-    ratio = part.get("mlp_ratio")
+    ratio = part.get("mlp_ratio") or 0.0
     ffn = result.number("intermediate_size") or (int(width * ratio) if is_number(ratio) else 0)
     side = result.number("image_size") or outer.number("force_image_size")
     if not (layers and width and heads and patch and ffn):
@@ -61,10 +61,10 @@ def vision_columns(config: Mapping[str, Any], row: Row) -> Row:
 def _merged(result: Reading, outer: Reading, patches: int) -> int:
     """Patches of a side of the square that becomes a token: an entry, a ratio, or from the tokens of an image."""
     side = result.number("spatial_merge_size", "pooling_kernel_size") or outer.number("spatial_merge_size")
-    ratio = result.config.get("pixel_shuffle_ratio") or outer.config.get("downsample_ratio")
+    ratio = result.config.get("pixel_shuffle_ratio") or outer.config.get("downsample_ratio") or 0.0
     tokens = outer.number("mm_tokens_per_image")
     if side:
         return side
     if is_number(ratio) and ratio > 0.0:
-        return round(1.0 / ratio)
+        return round(1.0 / float(ratio))
     return patches // isqrt(tokens) if tokens and patches else 1
