@@ -489,7 +489,7 @@ def varied_answers(
     words = f"{int(valid.sum()):,} of {len(forms):,} have an answer" + " and keep the limits" * bool(limits)
     if chips:
         best = int(np.nansum(marked[0][1]))
-        words = f"{best:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+        words = f"{best:,} of {len(rows):,} chips are beaten by no other in token/s and cost of a unit"
     return Chips([*entries, *given, *reached, *marked], [*entries, *shown, *marked, *reason], words, bool(valid.any()))
 
 

@@ -382,7 +382,7 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     used = answer["copies"] * answer["copy_size"]
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
-    speed = f"{answer['users']:,.0f} users at {answer['tokens_per_second_per_user']:,.0f} tokens/s each"
+    speed = f"{answer['users']:,.0f} users at {answer['tokens_per_second_per_user']:,.0f} token/s each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
 
@@ -435,7 +435,7 @@ def _defaults(plan: Table) -> str:
     pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
     hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
-    prefixes = f"{hits:.0%} of the prompts cached" if hits else "no shared prefixes"
+    prefixes = f"{100.0 * hits:.0f} % of the prompts cached" if hits else "no shared prefixes"
     drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"
     return f"{engine}, {pools}, {prefixes}, {drafted}, no spare servers"
 
@@ -456,7 +456,7 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     soonest = float(np.nanmin(results.number("ttft")[good]))
     beyond = []
     if 1.0 / demand.tpot > fastest:
-        beyond.append(f"{1.0 / demand.tpot:,.0f} tokens/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
+        beyond.append(f"{1.0 / demand.tpot:,.0f} token/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
     if demand.ttft < soonest:
         beyond.append(f"a first token within {demand.ttft:,.2f} s is {soonest / demand.ttft:,.1f} times as soon")
     if not beyond and demand.load == demand.load:
@@ -464,6 +464,6 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     beyond = beyond or ["both together, or with all prompts, they are not reached"]
     return no_answer(
         f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
-        f"alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s; "
+        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {soonest:,.2f} s; "
         f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
     )

@@ -135,6 +135,25 @@ def axis_end(value: float) -> float:
     return step * math.ceil(value / step - 1e-9)
 
 
+_STEP_WIDTH = 1.4
+"""Width of a step of an axis that its labels need. [cm]"""
+
+
+def space_ticks(axis: Any, values: Iterable[Any], width: float) -> None:
+    """Label an axis of a width [cm] at round steps, as many as fit beside each other, each with the same decimals."""
+    known = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    if not high > low:
+        return
+    least = (high - low) / max(math.floor(width / _STEP_WIDTH), 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(each * power for each in (1.0, 2.0, 5.0, 10.0) if each * power >= least * (1.0 - 1e-9))
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    axis.majorUnit = step
+    axis.scaling.min, axis.scaling.max = (step * end for end in (math.floor(low / step), math.ceil(high / step)))
+    axis.number_format = f"0.{'0' * decimals}" if decimals else "#,##0"
+
+
 def log_ends(values: Sequence[float]) -> tuple[float, float]:
     """Ends of a logarithmic axis: 1, 2 or 5 times a power of ten, close around the values above 0.
 
@@ -546,7 +565,7 @@ LOW, HIGH = GREEN, VERMILION
 
 def waterfall(
     words: str, labels: Cells, below: tuple[Cells, Cells], amounts: tuple[Cells, Cells], colours: Sequence[str],
-    axis_title: str, number: str, size: Size,
+    axis_title: str, size: Size,
 ) -> Any:  # fmt: skip
     """A waterfall chart, the first step on top: each part begins at the end of the parts before it, totals at zero."""
     chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
@@ -555,18 +574,22 @@ def waterfall(
     for index, colour in enumerate(colours):
         shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=area(colour, line())))
     chart.series += [bar_series(below[0], labels, below[1], area("", line())), shown]
-    draw_horizontal_axes(chart, axis_title, number)
-    place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7)
+    draw_horizontal_axes(chart, axis_title, "#,##0")
+    left = _beside(labels, size)
+    ends = zip(below[1].values, amounts[1].values, strict=True)
+    space_ticks(chart.y_axis, [(start or 0.0) + (amount or 0.0) for start, amount in ends], size[0] - left - 0.6)
+    place_plot(chart, left, 1.2, 0.6, 1.7)
     return chart
 
 
 def tornado(
-    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, number: str,
-    size: Size,
+    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, size: Size,
 ) -> Any:  # fmt: skip
     """A tornado chart: bars to both sides of the base result, the largest on top."""
     chart = bar_chart(words, "bar", size, "clustered", 100)
     chart.series += [Part(*low, LOW).bars(labels), Part(*high, HIGH).bars(labels)]
-    draw_horizontal_axes(chart, axis_title, number)
-    place_plot(chart, min(0.15 * longest(labels) + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
+    draw_horizontal_axes(chart, axis_title, "#,##0")
+    left = min(0.15 * longest(labels) + 0.6, 0.5 * size[0])
+    space_ticks(chart.y_axis, [*low[1].values, *high[1].values], size[0] - left - 0.5)
+    place_plot(chart, left, 1.2, 0.5, 2.3)
     return chart
