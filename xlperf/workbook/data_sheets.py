@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.formatting.rule import DataBar, FormatObject, Rule
@@ -380,7 +381,7 @@ _MOST_PRINTED = 160
 _FIRST_PRINTED = 80
 """Rows of a longer one that are printed: the calibration is looked up and not read. [-]"""
 _PAGE = 400.0
-"""Characters across that a page of paper takes at the most: catalogs with more, sources among them, take two. [-]"""
+"""Characters across that a page of paper takes at the most: wide catalogs take several. [-]"""
 _LONG_TABLE = 120
 """Rows from which on a table is fitted to as many pages down as across. [-]"""
 
@@ -389,7 +390,7 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     printed = count if count <= _MOST_PRINTED else _FIRST_PRINTED
     area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
-    wide = words.pages_wide if words.results else max(words.pages_wide, 1 + (across > _PAGE))
+    wide = words.pages_wide if words.results else max(words.pages_wide, ceil(across / _PAGE))
     high = wide if _MOST_PRINTED > count > _LONG_TABLE else 0
     page_setup(sheet, top, area=area, pages_wide=wide, pages_high=high, key_columns="A:A")
     sheet.print_title_rows = f"{top - 1}:{top}"

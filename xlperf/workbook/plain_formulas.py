@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 TITLE = "Cost of ownership"
 TOP = 13
 CHOICES = (
-    ("C5", "rent or own", "", "blank: rented where prices has a rent; rent; own"),
+    ("C5", "rent or own", "", "rent or own; blank: rent if the sheet prices has one"),
     ("C6", "life", "year", "blank: as in prices"),
     ("C7", "utilization", "", "blank: as in prices"),
     ("C8", "energy price", "USD/kWh", "blank: as in prices"),

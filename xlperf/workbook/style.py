@@ -362,6 +362,8 @@ def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) 
     if column.is_result and column.unit != "-" and not figures:
         return fitted_format(column, numbers)
     decimals = _decimals(numbers, figures or column.is_result)
+    if not figures and min((abs(number) for number in numbers if number), default=1.0) < 0.5 * 10.0**-decimals:
+        return usual  # 0 for a number that is not
     return f"#,##0.{'0' * decimals}" if decimals else _COUNT
 
 

@@ -426,7 +426,7 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
     bands = [f'"{word}: "&TEXT({r["low"][which]}*1,"#,##0.00")&" to "&TEXT({r["high"][which]}*1,"#,##0.00")'
              for which, word in enumerate("AB")]  # fmt: skip
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
-    page.how_sure(sure, (told, '"an error that both share leaves their order as it is"'))
+    page.how_sure(sure, (told, '""', '"an error that both share leaves their order as it is"'))
     notes = (
         '"A part: its share of the step, over the tokens per second of one accelerator; all parts add up to the whole"',
         '"Serving: output tokens; prompts are part of what a token takes"',

@@ -167,7 +167,7 @@ def front_sheet(
     _legend(sheet, LEGEND_TOP)
     _choices(workbook, sheet, tables, CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1)
+    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1, landscape=False)
     return sheet
 
 
