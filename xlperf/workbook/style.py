@@ -352,7 +352,8 @@ def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) 
     usual = number_format(column)
     _, point, fraction = usual.rpartition(".")
     varied = bool(point) and (usual.startswith("[") or "#" in fraction)
-    if column.is_text or not (varied or (usual == _TENTHS and not column.is_result and not figures)):
+    entered = not column.is_result and not figures
+    if column.is_text or not (varied or (entered and usual in (_TENTHS, _COUNT))):
         return usual
     if usual.endswith("%"):
         return f"0.{'0' * (fraction.count('0') + fraction.count('#') // 2)}%"
