@@ -141,17 +141,15 @@ _STEP_WIDTH = 1.4
 
 def space_ticks(axis: Any, values: Iterable[Any], width: float) -> None:
     """Label an axis of a width [cm] at round steps, as many as fit beside each other, each with the same decimals."""
-    known = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
-    low, high = min([0.0, *known]), max([0.0, *known])
-    if not high > low:
+    known = [0.0, *(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))]
+    if not (high := max(known)) > (low := min(known)):
         return
     least = (high - low) / max(math.floor(width / _STEP_WIDTH), 1)
     power = 10.0 ** math.floor(math.log10(least))
     step = next(each * power for each in (1.0, 2.0, 5.0, 10.0) if each * power >= least * (1.0 - 1e-9))
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     axis.majorUnit = step
     axis.scaling.min, axis.scaling.max = (step * end for end in (math.floor(low / step), math.ceil(high / step)))
-    axis.number_format = f"0.{'0' * decimals}" if decimals else "#,##0"
+    axis.number_format = axis_number([_STEPS_ACROSS * step * (1.0 + 1e-9)])
 
 
 def log_ends(values: Sequence[float]) -> tuple[float, float]:
@@ -311,13 +309,8 @@ def legend_height(chart: Any) -> float:
 
 def label_series(header: Cells, labels: Cells, values: Cells) -> Any:
     """Values over labels, for bars and lines."""
-    return Series(
-        idx=0,
-        order=0,
-        tx=header.name(),
-        cat=AxDataSource(strRef=labels.texts()),
-        val=NumDataSource(numRef=values.numbers()),
-    )
+    along, up = AxDataSource(strRef=labels.texts()), NumDataSource(numRef=values.numbers())
+    return Series(idx=0, order=0, tx=header.name(), cat=along, val=up)
 
 
 def bar_series(header: Cells, labels: Cells, values: Cells, look: GraphicalProperties) -> Any:
@@ -574,10 +567,9 @@ def waterfall(
     for index, colour in enumerate(colours):
         shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=area(colour, line())))
     chart.series += [bar_series(below[0], labels, below[1], area("", line())), shown]
+    left, steps = _beside(labels, size), zip(below[1].values, amounts[1].values, strict=True)
     draw_horizontal_axes(chart, axis_title, "#,##0")
-    left = _beside(labels, size)
-    ends = zip(below[1].values, amounts[1].values, strict=True)
-    space_ticks(chart.y_axis, [(start or 0.0) + (amount or 0.0) for start, amount in ends], size[0] - left - 0.6)
+    space_ticks(chart.y_axis, [added(part or 0.0 for part in step) for step in steps], size[0] - left - 0.6)
     place_plot(chart, left, 1.2, 0.6, 1.7)
     return chart
 
