@@ -100,7 +100,7 @@ def test_ten_times_the_limit_is_impossible_and_needs_more() -> None:
     limit = ask(SERVED, claimed_value=1000)["limit_value"]
     answer = ask(SERVED, claimed_value=10 * limit)
     assert answer["verdict"] == "impossible" and answer["limit_share"] == pytest.approx(10.0)
-    assert answer["answer"].startswith(f"{10 * limit:,.0f} tokens/s of Llama2-70B on 8 H100 is impossible as stated")
+    assert answer["answer"].startswith(f"{10 * limit:,.0f} token/s of Llama2-70B on 8 H100 is impossible as stated")
 
 
 def test_a_limit_is_the_roofline_by_hand() -> None:

@@ -78,7 +78,7 @@ def test_longer_thinking_sessions_are_more_and_hit_less_on_the_accelerators(cata
 
 def test_an_impossible_form_says_why_in_a_line(catalog: Catalog) -> None:
     fast = answered(catalog, speed_per_user="5000")
-    assert fast["answer"].startswith("No answer: ") and "tokens/s" in fast["answer"]
+    assert fast["answer"].startswith("No answer: ") and "token/s" in fast["answer"]
     assert tables_of(form_of("sessions", ASKED | {"speed_per_user": "5000"}), catalog)["memory"].columns == {}
     for entry, words in (("-1", "host memory must be a number of at least 0"), ("many", "host memory")):
         with pytest.raises(InputError, match=words):

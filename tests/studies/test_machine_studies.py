@@ -61,9 +61,9 @@ def test_a_break_even_price_makes_tokens_as_cheaply() -> None:
     inputs, rent = read_inputs(study("break-even")), sheet("break-even", "rent")
     assert len(rent.rows) == 6
     ratio = rent.numbers("break_even_rent") / rent.numbers("rent")
-    assert ratio - 1.0 == pytest.approx(rent.numbers("room") / 100.0)
-    assert cell(rent, "serving, H100-SXM-80GB against A100-SXM4-80GB", "work_of_one") > 3.0
-    assert 1.4 < cell(rent, "serving, B200-SXM-180GB against H200-SXM-141GB", "work_of_one") < 2.3
+    assert ratio - 1.0 == pytest.approx(rent.numbers("margin") / 100.0)
+    assert cell(rent, "serving, H100-SXM-80GB against A100-SXM4-80GB", "others_replaced") > 3.0
+    assert 1.4 < cell(rent, "serving, B200-SXM-180GB against H200-SXM-141GB", "others_replaced") < 2.3
     for name, most in (("energy price", 1.3), ("years", 1.1), ("utilization", 1.1)):
         result = sheet("break-even", name)
         for series in (column.name for column in result.columns[1:]):
@@ -95,7 +95,7 @@ def test_a_break_even_rent_under_an_open_load_is_that_of_the_most_each_machine_c
         settings={**known.settings, "pairs": (f"{machines[1]} against {machines[0]}",), "tpot_target": 20.0},
     )
     rent = next(one for one in study("break-even").analyse(inputs).sheets if one.name == "rent")
-    work = rent.rows[0][[column.name for column in rent.columns].index("work_of_one")]
+    work = rent.rows[0][[column.name for column in rent.columns].index("others_replaced")]
     rates = np.linspace(0.5, 60.0, 600)
     most = []
     for row in rows:

@@ -195,15 +195,15 @@ def test_recompute_saves_memory_for_time() -> None:
     result = sheet("recompute", "recompute")
     for label in ("22B", "175B", "530B", "1T"):
         for sequence in ("", "sequence parallel, "):
-            plans = [f"{label}, {sequence}{mode} recompute" for mode in ("none", "selective", "full")]
+            plans = [f"{label}, {sequence}recompute {mode}" for mode in ("none", "selective", "full")]
             none, selective, full = (cell(result, plan, "memory_activations") for plan in plans)
             assert none > selective > full
             steps = [cell(result, plan, "step_time") for plan in plans]
             assert 1 < steps[1] / steps[0] < 1.1
             assert 1.2 < steps[2] / steps[0] < 1.45
-    mode = "sequence parallel, selective recompute"
+    mode = "sequence parallel, recompute selective"
     assert cell(result, f"175B, {mode}", "memory_activations") < 0.25 * cell(
-        result, "175B, none recompute", "memory_activations"
+        result, "175B, recompute none", "memory_activations"
     )
 
 

@@ -139,7 +139,6 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
             c["high"],
             [INK_OF_WATERFALL[i] for i in (0, 1, 2, 0)],
             axis_title="USD",
-            number="0",
             size=SIZE,
         ),
         INK_OF_WATERFALL,
@@ -147,7 +146,7 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
     add(
         "tornado",
         {"input": ["price", "yield"], "low": [-4.0, -1.0], "high": [6.0, 2.0]},
-        lambda c: tornado("What decides", c["input"][1], c["low"], c["high"], axis_title="USD", number="0", size=SIZE),
+        lambda c: tornado("What decides", c["input"][1], c["low"], c["high"], axis_title="USD", size=SIZE),
         ("009E73", "D55E00"),
     )
     return expected  # fmt: skip

@@ -137,7 +137,7 @@ def test_a_request_rate_is_users_by_littles_law(catalog: Catalog) -> None:
 def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
     assert np.isnan(fast["accelerators"])
-    assert "tokens/s at most" in fast["reason"]
+    assert "token/s at most" in fast["reason"]
     large = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
     assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
 

@@ -120,8 +120,8 @@ def test_waterfall_from_the_price_to_the_hour(book: Workbook, catalog: Catalog) 
     hours = evaluate_servers(catalog.tables["servers"])
     rows = _rows(book, "accelerator cost", "hour_steps")
     parts = {row["part"].split(" \N{MIDDLE DOT} ")[0]: row["amount (USD/h)"] for row in rows}
-    assert parts["hour, all in"] == pytest.approx(float(hours["cost_rate"][0]) * 3600.0, rel=1e-12)
-    assert parts["made for"] + parts["gross margin"] == pytest.approx(parts["accelerator"], rel=1e-12)
+    assert parts["hour, all costs"] == pytest.approx(float(hours["cost_rate"][0]) * 3600.0, rel=1e-12)
+    assert parts["manufacturing"] + parts["gross margin"] == pytest.approx(parts["accelerator"], rel=1e-12)
     assert parts["energy"] == pytest.approx(float(hours["energy_cost"][0]) * 3600.0, rel=1e-12)
 
 

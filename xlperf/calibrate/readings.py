@@ -422,7 +422,7 @@ def deployments(
 def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and a row of text per deployment: published fleet, answer, band, plan."""
     header = (
-        "deployment", "model", "accelerator", "users", "tokens/s each", "published", "xlperf", "80 % band", "way",
+        "deployment", "model", "accelerator", "users", "token/s each", "published", "xlperf", "80 % band", "way",
         "published way", "over published",
     )  # fmt: skip
     table: list[tuple[str, ...]] = []

@@ -143,7 +143,7 @@ def _reason(copies: Copies, row: int, speed: float) -> str:
     if 1.0 / results.stated("tpot") >= speed * (1.0 - 1e-6):
         return ""
     return (
-        f"a user of {model} alone gets {user:,.0f} tokens/s at most, and {speed:,.0f} are asked for "
+        f"a user of {model} alone gets {user:,.0f} token/s at most, and {speed:,.0f} are asked for "
         f"({speed / user:,.1f} times as many): more memory bandwidth, or a lower speed"
     )
 
@@ -189,7 +189,7 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
         answers[row]["reason"] = "; ".join(filter(None, (result["reason"], str(answers[row].get("unmade", "")))))
         if named[row]:
             tokens, words = answers[row][RATE], f"No answer: {answers[row]['reason']}."
-            answers[row]["answer"] = f"{named[row]}: {tokens:,.0f} tokens/s" if tokens == tokens else words
+            answers[row]["answer"] = f"{named[row]}: {tokens:,.0f} token/s" if tokens == tokens else words
         else:
             reference = served[_key(references[row])] if row in references else None
             answers[row]["answer"] = _chip_sentence(forms[row], answers[row], reference)
@@ -311,7 +311,7 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
     if tokens != tokens:
         return f"No answer: {made}, and {answer['reason']}."
     if other is None or not other[RATE] > 0.0:
-        return f"{made}; one serves {tokens:,.0f} tokens/s."
+        return f"{made}; one serves {tokens:,.0f} token/s."
     ratio, worth = tokens / other[RATE], answer[_WORTH] / other[_WORTH]
     per_dollar = f", {_times(worth)} per dollar of its price" if worth == worth else ""
     unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"

@@ -488,7 +488,7 @@ def varied_answers(
     if chips:
         best = int(np.nansum(marked[0][1]))
         are = "is" if best == 1 else "are"
-        words = f"{best:,} of {len(rows):,} chips {are} beaten by no other in tokens/s and cost of a unit"
+        words = f"{best:,} of {len(rows):,} chips {are} beaten by no other in token/s and cost of a unit"
     return Chips([*entries, *given, *reached, *marked], [*entries, *shown, *marked, *reason], words, bool(valid.any()))
 
 

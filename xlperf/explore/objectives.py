@@ -458,7 +458,7 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
             words = [name.removeprefix("time_").replace("_", " ") for name in losses]
             most = lost.argmax(axis=0).tolist()
             spent = [
-                f"compute {share:.0%}, {words[place]} {lost[place, row]:.0%}"
+                f"compute {100.0 * share:.0f} %, {words[place]} {100.0 * lost[place, row]:.0f} %"
                 for row, (share, place) in enumerate(zip(computed, most, strict=True))
             ]
         items = [spent]
@@ -468,9 +468,12 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
             names = [limit.column.name.replace("_", " ") for limit in limits]
             numbered = enumerate(nearest.tolist())
             items.append(
-                [f"{names[i]} at {used[i, row]:.0%} of its limit" if used[i, row] > 0.0 else "" for row, i in numbered]
+                [
+                    f"{names[i]} at {100.0 * used[i, row]:.0f} % of its limit" if used[i, row] > 0.0 else ""
+                    for row, i in numbered
+                ]
             )
-        items.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
+        items.append([f"memory {100.0 * share:.0f} % full" for share in results.number("memory_share").tolist()])
     return np.array(["; ".join(filter(None, words)) for words in zip(*items, strict=True)], dtype=object)
 
 

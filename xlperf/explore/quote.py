@@ -106,8 +106,8 @@ _LESS_IS_BETTER = ("step-time", "price", "power")
 _OF_ONE = {"tokens-per-second-per-user": "serving", "tflops": "training", "mfu": "training", "step-time": "training"}
 """Kinds of claims about one workload alone."""
 _UNITS = {
-    "tokens-per-second": "tokens/s", "tokens-per-second-per-accelerator": "tokens/s per accelerator",
-    "tokens-per-second-per-user": "tokens/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
+    "tokens-per-second": "token/s", "tokens-per-second-per-accelerator": "token/s per accelerator",
+    "tokens-per-second-per-user": "token/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
     "step-time": "s per step", "price": "USD", "power": "W per accelerator",
 }  # fmt: skip
 _BATCH_TOKENS = 4.0 * MILLION  # tokens of a training step if no batch is given [token]
@@ -221,7 +221,7 @@ def _verdict(
     if _ratio(kind, claim, best) > 1.0:
         return "needs", needs
     if place > _RARE:
-        return "needs", f"a better run than {place:.1%} of the published ones"
+        return "needs", f"a better run than {100.0 * place:.1f} % of the published ones"
     slow = _ratio(kind, claim, worst) < 1.0 and not place > _COMMON
     return ("below usual" if slow else "usual"), ""
 
@@ -241,8 +241,8 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
         parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")
     if "percentile" in answer:
         parts.append(
-            f"its efficiency of {answer['efficiency']:.0%} is above that of {answer['percentile']:.0%} of "
-            f"{answer['num_published']:,.0f} published runs"
+            f"its efficiency of {100.0 * answer['efficiency']:.0f} % is above that of "
+            f"{100.0 * answer['percentile']:.0f} % of {answer['num_published']:,.0f} published runs"
         )
     return "; ".join(parts) + "."
 

@@ -398,7 +398,7 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     used = answer["copies"] * answer["copy_size"]
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
-    speed = f"{answer['users']:,.0f} users at {answer['tokens_per_second_per_user']:,.0f} tokens/s each"
+    speed = f"{answer['users']:,.0f} users at {answer['tokens_per_second_per_user']:,.0f} token/s each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
 
@@ -451,7 +451,7 @@ def _defaults(plan: Table) -> str:
     pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
     hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
-    prefixes = f"{hits:.0%} of the prompts cached" if hits else "no shared prefixes"
+    prefixes = f"{100.0 * hits:.0f} % of the prompts cached" if hits else "no shared prefixes"
     drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"
     held = {"experts": "host_experts_share", "other weights": "host_weights_share"}
     shares = [(words, float(plan.filled(name)[0])) for words, name in held.items()]
@@ -476,7 +476,7 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     soonest = float(np.nanmin(results.number("ttft")[good]))
     beyond = []
     if 1.0 / demand.tpot > fastest:
-        beyond.append(f"{1.0 / demand.tpot:,.0f} tokens/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
+        beyond.append(f"{1.0 / demand.tpot:,.0f} token/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
     if demand.ttft < soonest:
         within = f"a first token within {_seconds(demand.ttft)}"
         beyond.append(f"{within} is {soonest / demand.ttft:,.1f} times as soon")
@@ -484,11 +484,11 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     if not beyond and not demand.kept(results).any():
         in_time = float(np.nanmax(speed[good & (results.number("ttft") <= demand.ttft)]))
-        beyond.append(f"with a first token within {_seconds(demand.ttft)} a user gets {in_time:,.0f} tokens/s at most")
+        beyond.append(f"with a first token within {_seconds(demand.ttft)} a user gets {in_time:,.0f} token/s at most")
     beyond = beyond or ["with the prompts of all users they are not reached"]
     return no_answer(
         f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
-        f"alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {_seconds(soonest)}; "
+        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {_seconds(soonest)}; "
         f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
     )
 

@@ -289,7 +289,8 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
     chosen = given if given == given else fewest
     if chosen != chosen:
         return no_answer(
-            f"no number of spares up to {_MOST:,} gives {target:.5%}: the swap or a domain of many units is down longer"
+            f"no number of spares up to {_MOST:,} gives {100.0 * target:.5f} %: "
+            "the swap or a domain of many units is down longer"
         )
     answer = _common(form, work, steps, steps.elastic, price, int(chosen))
     answer |= {

@@ -110,7 +110,7 @@ def distinguishing_columns(result: Frontier, values: Mapping[str, np.ndarray], n
 
 
 def unbeaten(results: Table) -> np.ndarray:
-    """Pareto-optimal rows of inference results, from the most tokens/s per accelerator to the most per user."""
+    """Pareto-optimal rows of inference results, from the most token/s per accelerator to the most per user."""
     user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
     return pareto_rows(-user, -accelerator)[::-1]
 

@@ -367,11 +367,14 @@ def robust(
     how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
     words = f"{how} of the first {len(plans):,} in {draws:,} draws"
     if np.isinf(score[order[0]]):
-        words += f"; none of them fits{' and keeps the limits' if searched.limits else ''} in {_SURE:.0%} of the draws"
+        limits = " and keeps the limits" if searched.limits else ""
+        words += f"; none of them fits{limits} in {100.0 * _SURE:.0f} % of the draws"
     ahead = (first < loss[order[1:5]]).mean(axis=1)
     alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
     if alike > 1:
-        words += f"; the first {alike} cannot be told apart: the first leads in less than {APART:.0%} of draws"
+        words += (
+            f"; the first {alike} cannot be told apart: the first leads in less than {100.0 * APART:.0f} % of draws"
+        )
     return Robust(chosen, columns, words)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib import import_module
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from string import Formatter
 
@@ -86,6 +86,12 @@ class StudySheet:
     rows: Sequence[Sequence[Value]]  # Values in the unit of their column, or None
     charts: Sequence[Chart] = ()
     shaded: Sequence[str] = ()  # Columns of one heat map, light to dark
+
+    def __post_init__(self) -> None:
+        for by in {chart.by for chart in self.charts} - {""}:
+            names = [name for name, _ in groupby(self.values(by))]
+            if len(set(names)) < len(names):
+                raise ValueError(f'sheet {self.name}: rows of a series of "{by}" are apart: {names}')
 
     def values(self, column: str) -> list[Value]:
         """Values of a column."""

@@ -78,11 +78,11 @@ def break_even_prices(inputs: Inputs) -> Outcome:
     labels = [pair.label for pair in pairs]
     rent_columns: Columns = [
         ("pair", labels), ("rent", rents.now), ("rent_of_the_other", rents.against),
-        ("break_even_rent", rents.break_even), ("room", 100.0 * (rents.break_even / rents.now - 1)),
-        ("work_of_one", rents.break_even / rents.against),
+        ("break_even_rent", rents.break_even), ("margin", 100.0 * (rents.break_even / rents.now - 1)),
+        ("others_replaced", rents.break_even / rents.against),
     ]  # fmt: skip
     price_columns: Columns = [("pair", labels), ("purchase_price", stated), ("break_even_price", base),
-                              ("room", 100.0 * (base / stated - 1.0))]  # fmt: skip
+                              ("margin", 100.0 * (base / stated - 1.0))]  # fmt: skip
     sheets, terms = [sheet_of("rent", rent_columns), sheet_of("purchase", price_columns)], []
     for name, (setting, column, unit) in _VARIED.items():
         values = inputs.numbers(setting)

@@ -124,7 +124,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     ]
     answers = [answers_of(form, inputs.catalog)[0] for form in forms]
     results = answers_table(stacked(forms), answers)
-    names = [f"{rate:,g} requests/s, growth {growth:.0%}" for rate, growth in cases]
+    names = [f"{rate:,g} requests/s, growth {100.0 * growth:.0f} %" for rate, growth in cases]
     wanted = ("first_purchase", "present_cost", "cost_per_million_output_tokens", "buy_now_cost", "wait_cost",
               "value_of_waiting", "peak_power")  # fmt: skip
     value, bought = results.number("value_of_waiting"), results["first_purchase"]
@@ -150,7 +150,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
 
 def rl_modes(inputs: Inputs) -> Outcome:
     """A step of reinforcement learning in each mode over the length of its rollouts, at the best split of each."""
-    cases = list(product(inputs.numbers("output_lengths"), inputs.words("modes")))
+    cases = [(length, mode) for mode in inputs.words("modes") for length in inputs.numbers("output_lengths")]
     words = {name: inputs.text(name) for name in ("model", "accelerator")}
     words["num_accelerators"] = f"{inputs.number('num_accelerators'):g}"
     forms = [
@@ -183,7 +183,7 @@ def _rl_findings(cases: list[tuple[float, str]], table: Table) -> Iterator[Findi
     gains = [max(time[length, modes[0]] / time[length, mode] for mode in modes) for length in lengths]
     tails = table.number("tail_time") / table.number("rollout_time")
     yield finding("modes short", first=modes[0], lengths=(lengths[0], lengths[-1]), gains=(gains[0], gains[-1]),
-                  tail=100.0 * tails[len(cases) - len(modes)])  # fmt: skip
+                  tail=100.0 * tails[cases.index((lengths[-1], modes[0]))])  # fmt: skip
     for length in lengths:
         best = min(modes, key=lambda mode: float(np.nan_to_num(time[length, mode], nan=np.inf)))
         row = cases.index((length, best))

@@ -135,6 +135,23 @@ def axis_end(value: float) -> float:
     return step * math.ceil(value / step - 1e-9)
 
 
+_STEP_WIDTH = 1.4
+"""Width of a step of an axis that its labels need. [cm]"""
+
+
+def space_ticks(axis: Any, values: Iterable[Any], width: float) -> None:
+    """Label an axis of a width [cm] at round steps, as many as fit beside each other, each with the same decimals."""
+    known = [0.0, *(float(v) for v in values if isinstance(v, int | float) and math.isfinite(v))]
+    if not (high := max(known)) > (low := min(known)):
+        return
+    least = (high - low) / max(math.floor(width / _STEP_WIDTH), 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(each * power for each in (1.0, 2.0, 5.0, 10.0) if each * power >= least * (1.0 - 1e-9))
+    axis.majorUnit = step
+    axis.scaling.min, axis.scaling.max = (step * end for end in (math.floor(low / step), math.ceil(high / step)))
+    axis.number_format = axis_number([_STEPS_ACROSS * step * (1.0 + 1e-9)])
+
+
 def log_ends(values: Sequence[float]) -> tuple[float, float]:
     """Ends of a logarithmic axis: 1, 2 or 5 times a power of ten, close around the values above 0.
 
@@ -292,13 +309,8 @@ def legend_height(chart: Any) -> float:
 
 def label_series(header: Cells, labels: Cells, values: Cells) -> Any:
     """Values over labels, for bars and lines."""
-    return Series(
-        idx=0,
-        order=0,
-        tx=header.name(),
-        cat=AxDataSource(strRef=labels.texts()),
-        val=NumDataSource(numRef=values.numbers()),
-    )
+    along, up = AxDataSource(strRef=labels.texts()), NumDataSource(numRef=values.numbers())
+    return Series(idx=0, order=0, tx=header.name(), cat=along, val=up)
 
 
 def bar_series(header: Cells, labels: Cells, values: Cells, look: GraphicalProperties) -> Any:
@@ -546,7 +558,7 @@ LOW, HIGH = GREEN, VERMILION
 
 def waterfall(
     words: str, labels: Cells, below: tuple[Cells, Cells], amounts: tuple[Cells, Cells], colours: Sequence[str],
-    axis_title: str, number: str, size: Size,
+    axis_title: str, size: Size,
 ) -> Any:  # fmt: skip
     """A waterfall chart, the first step on top: each part begins at the end of the parts before it, totals at zero."""
     chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
@@ -555,18 +567,21 @@ def waterfall(
     for index, colour in enumerate(colours):
         shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=area(colour, line())))
     chart.series += [bar_series(below[0], labels, below[1], area("", line())), shown]
-    draw_horizontal_axes(chart, axis_title, number)
-    place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7)
+    left, steps = _beside(labels, size), zip(below[1].values, amounts[1].values, strict=True)
+    draw_horizontal_axes(chart, axis_title, "#,##0")
+    space_ticks(chart.y_axis, [added(part or 0.0 for part in step) for step in steps], size[0] - left - 0.6)
+    place_plot(chart, left, 1.2, 0.6, 1.7)
     return chart
 
 
 def tornado(
-    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, number: str,
-    size: Size,
+    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, size: Size,
 ) -> Any:  # fmt: skip
     """A tornado chart: bars to both sides of the base result, the largest on top."""
     chart = bar_chart(words, "bar", size, "clustered", 100)
     chart.series += [Part(*low, LOW).bars(labels), Part(*high, HIGH).bars(labels)]
-    draw_horizontal_axes(chart, axis_title, number)
-    place_plot(chart, min(0.15 * longest(labels) + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
+    draw_horizontal_axes(chart, axis_title, "#,##0")
+    left = min(0.15 * longest(labels) + 0.6, 0.5 * size[0])
+    space_ticks(chart.y_axis, [*low[1].values, *high[1].values], size[0] - left - 0.5)
+    place_plot(chart, left, 1.2, 0.5, 2.3)
     return chart

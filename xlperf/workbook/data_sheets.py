@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.formatting.rule import DataBar, FormatObject, Rule
@@ -17,9 +18,9 @@ from openpyxl.worksheet.table import TableColumn, TableFormula
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import COST_TABLES, OWN_RUNS, PLAN_TABLES, Column, results_of, schema, table_schema
-from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, lines_of, write_table
-from xlperf.workbook.style import BAD_FILL, BAD_INK, home, page_setup, put, title
+from xlperf.catalog.schema import OWN_RUNS, PLAN_TABLES, Column, results_of, schema, table_schema
+from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, write_table
+from xlperf.workbook.style import BAD_FILL, BAD_INK, aligned_format, home, page_setup, put, shown_width, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -59,18 +60,19 @@ def sheet_groups() -> list[SheetGroup]:
 
 def index_tops() -> dict[str, int]:
     """First row of each part of the list, and, as ``end``, the first row below all parts."""
-    lengths = {"top": 0, "left": 0, "right": 0}
+    lengths = {"top": 0, "beside": 0, "left": 0, "right": 0}
     for group in sheet_groups():
         lengths[group.place] += len(group.sheets) + 1
     below = INDEX_TOP + lengths["top"]
-    return {"top": INDEX_TOP, "left": below, "right": below, "end": below + max(lengths["left"], lengths["right"])}
+    end = below + max(lengths["left"], lengths["right"])
+    return {"top": INDEX_TOP, "beside": INDEX_TOP, "left": below, "right": below, "end": end}
 
 
 LIST_END = index_tops()["end"]
 CATALOG_CELL, SCENARIO_CELL = f"C{LIST_END + 7}", f"C{LIST_END + 8}"
 SCENARIO = f"start!$C${LIST_END + 8}"
 """Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
-_FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
+_FAULTS = 'COUNTIF(checks!$D$5:$D$150,"check")'
 VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
 """One verdict of all checks, as a formula; it ends with ok if all is well."""
 HEADER_ROW = 4
@@ -128,7 +130,7 @@ TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00
 """Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
-_LONG_TEXT = {"source": 120.0, "aliases": 48.0, "notes": 200.0, "reason": 84.0, "fit_set": 64.0}
+_LONG_TEXT = {"source": 140.0, "aliases": 48.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0}
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -166,11 +168,11 @@ def data_sheet(
     sight = 2 + len(columns) - len(words.in_sight) - len(words.results) - 1 if words.in_sight else 2
     behind = kind == "calibration"  # its key repeats the columns beside it
     title(sheet, words.title, words.subtitle, "B1" if behind else "A1")
-    home(sheet, "F1" if behind else f"{get_column_letter(sight)}1")
-    _widths(sheet, columns, rows)
-    write_table(
-        sheet, columns, [*rows, *([[None] * len(columns)] * BLANK_ROWS)], f"A{top}", kind, widths=False, fitted=False
-    )
+    _widths(sheet, columns, rows, results)
+    home(sheet, f"{_beside_title(sheet, words.title, 3 if behind else sight, len(columns))}1")
+    blank = [[None] * len(columns)] * BLANK_ROWS
+    names = [column.name for column in columns]
+    write_table(sheet, columns, [*rows, *blank], f"A{top}", kind, widths=False, fitted=False, one_line=names)
     _bands(sheet, columns, words.bands, top - 1)
     _native_columns(sheet, kind, columns)
     fold(sheet, columns, words.in_sight)
@@ -178,29 +180,21 @@ def data_sheet(
         letter = get_column_letter(offset)
         if column.is_result:
             values = [*results[column.name], *[""] * BLANK_ROWS] if column.name in results else [None] * BLANK_ROWS
+            code = FLAG_FORMAT if column.kind == "result-flag" else aligned_format(column, values)
             for row in range(len(rows) + BLANK_ROWS):
                 cell: Any = sheet.cell(top + 1 + row, offset)
                 value = values[row] if row < len(values) else None
-                style, shown = cell.style, FLAG_FORMAT if column.kind == "result-flag" else cell.number_format
+                style, shown = cell.style, code
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
                 if column.name == "trust":
                     cell.alignment = Alignment(horizontal="center", vertical="center")
-                if column.name == "reason":
-                    cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
-                if isinstance(value, str) and column.name == "reason":
-                    name = str(sheet.cell(cell.row, 1).value or "")
-                    lines = max(lines_of(value, 94.0), lines_of(name, _WIDEST_NAME - 3.0))
-                    sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * lines
         else:
             first, last = top + 1, top + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")
             if validation is not None and (column.kind != "reference" or column.reference in kinds):
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    if kind in (*COST_TABLES, "calibration"):
-        _one_line(sheet, columns, len(rows) + BLANK_ROWS)
-    elif not words.results:
-        _even_rows(sheet, len(rows))
+    _one_line(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
     if words.in_sight:
         _bars(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
         sheet.sheet_view.zoomScale = 90
@@ -344,10 +338,29 @@ def fold(sheet: Worksheet, columns: Sequence[Column], in_sight: Sequence[str]) -
     sheet.column_dimensions[get_column_letter(end)].collapsed = True
 
 
-def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
-    """Widths that show names whole; long text has a fixed width and wraps."""
+_TITLE_LETTERS = 2.2
+"""Width of a letter of a title, in letters of cells. [-]"""
+
+
+def _beside_title(sheet: Worksheet, title: str, first: int, last: int) -> str:
+    """The first column in sight that begins behind the title."""
+    wide = 0.0
+    for column in range(1, last + 1):
+        letter = get_column_letter(column)
+        dimension = sheet.column_dimensions[letter]
+        if column >= first and wide >= _TITLE_LETTERS * len(title):
+            return letter
+        wide += dimension.width if column == 1 or column >= first else 0.0
+    return get_column_letter(last)
+
+
+def _widths(
+    sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]], results: Mapping[str, Sequence[Any]]
+) -> None:
+    """Widths that show names and numbers whole; long text has a width of its own."""
     for offset, column in enumerate(columns):
-        width = column_width(column)
+        shown = results.get(column.name, ()) if column.is_result else [row[offset] for row in rows]
+        width = max(column_width(column), shown_width(aligned_format(column, shown), shown))
         longest = max((len(row[offset]) for row in rows if isinstance(row[offset], str)), default=0)
         if column.name in _LONG_TEXT:
             width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
@@ -356,7 +369,8 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
         least = len(column.header) / 3 + 4.0
         if column.is_result and column.table.removesuffix("_results") in PLAN_TABLES and column.name not in _LONG_TEXT:
             longest = max(map(len, TRUST)) if column.name == "trust" else max(map(len, column.header.split()))
-            width = least = max(1.1 * longest + 4.5, len(column.header) / 4 + 2.5, 9.0)
+            least = max(1.1 * longest + 4.5, len(column.header) / 4 + 2.5, 9.0)
+            width = max(least, shown_width(aligned_format(column, shown), shown))
         if offset == 0 and column.table in PLAN_TABLES:  # the card stands in it
             least = max(least, 34.0)
         sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, least)
@@ -367,7 +381,7 @@ _MOST_PRINTED = 160
 _FIRST_PRINTED = 80
 """Rows of a longer one that are printed: the calibration is looked up and not read. [-]"""
 _PAGE = 400.0
-"""Characters across that a page of paper takes at the most: catalogs with more, sources among them, take two. [-]"""
+"""Characters across that a page of paper takes at the most: wide catalogs take several. [-]"""
 _LONG_TABLE = 120
 """Rows from which on a table is fitted to as many pages down as across. [-]"""
 
@@ -376,7 +390,7 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     printed = count if count <= _MOST_PRINTED else _FIRST_PRINTED
     area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
-    wide = words.pages_wide if words.results else max(words.pages_wide, 1 + (across > _PAGE))
+    wide = words.pages_wide if words.results else max(words.pages_wide, ceil(across / _PAGE))
     high = wide if _MOST_PRINTED > count > _LONG_TABLE else 0
     page_setup(sheet, top, area=area, pages_wide=wide, pages_high=high, key_columns="A:A")
     sheet.print_title_rows = f"{top - 1}:{top}"
@@ -387,26 +401,18 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     header.left.text = f"&14&B{words.title}{left_out}"
 
 
-def _one_line(sheet: Worksheet, columns: Sequence[Column], count: int) -> None:
-    """Keep the sources, notes and lists of fitted rows of a sheet, which are long, from making its rows tall."""
-    for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
+def _one_line(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
+    """Give all rows one height: long sources, notes and reasons stay on a line, and a name of a plan that is wider than
+    its column shrinks.
+    """
+    for row in range(first, first + count):
         sheet.row_dimensions[row].height = 16
         for offset, column in enumerate(columns, start=1):
-            if column.kind == "text" and column.name in _LONG_TEXT:
-                cell: Any = sheet.cell(row, offset)
+            cell: Any = sheet.cell(row, offset)
+            if column.name in _LONG_TEXT:
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=False)
-
-
-_MOSTLY = 0.3
-"""Share of the rows of a sheet with texts of several lines from which on all rows are as high as the highest. [-]"""
-
-
-def _even_rows(sheet: Worksheet, count: int) -> None:
-    """Give the rows of a table one height if many of them are taller than a line."""
-    heights = [sheet.row_dimensions[row].height or 0.0 for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count)]
-    if sum(height > 0.0 for height in heights) > _MOSTLY * count:
-        for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
-            sheet.row_dimensions[row].height = max(heights)
+            elif offset == 1:
+                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, shrink_to_fit=True)
 
 
 def _bars(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:

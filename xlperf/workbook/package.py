@@ -35,7 +35,7 @@ from xlperf.base.files import replaced
 from xlperf.catalog.read import read_catalog_tables, read_plans
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.workbook.style import fitted_format, number_format, put
+from xlperf.workbook.style import aligned_format, fitted_format, put, shown_width
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -378,7 +378,9 @@ def write_table(
         )
         cell.comment = _comment(column)
         if widths:
-            width = column_width(column, (row[offset] for row in rows), _WIDEST.get(column.name, 48 if offset else 64))
+            shown = [row[offset] for row in rows]
+            width = column_width(column, shown, _WIDEST.get(column.name, 48 if offset else 64))
+            width = max(width, shown_width(aligned_format(column, shown), shown))
             sheet.column_dimensions[get_column_letter(left + offset)].width = width
         across.append(sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0)
         deepest = max(deepest, lines_of(column.header, across[-1] - 3.0))
@@ -386,14 +388,15 @@ def write_table(
     if fitted:
         formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
     else:
-        formats = [number_format(column) for column in columns]
+        formats = [aligned_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
     styles = [_style(column, offset) for offset, column in enumerate(columns)]
     for down, row in enumerate(rows or [[None] * len(columns)], start=top + 1):
         tallest = 1
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
             wrapped = None
-            if isinstance(value, str) and column.name not in one_line:
-                lines = lines_of(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
+            if isinstance(value, str):
+                lines = lines_of(value, across[offset] * (1.15 if column.name == "reason" else 1.1) - 2.0)
+                lines = 1 if column.name in one_line else lines
                 tallest, wrapped = max(tallest, lines), lines > 1
             put(sheet.cell(down, left + offset), value, styles[offset], formats[offset], wrapped)
         if tallest > 1:

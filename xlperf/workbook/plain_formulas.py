@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 TITLE = "Cost of ownership"
 TOP = 13
 CHOICES = (
-    ("C5", "rent or own", "", "blank: rented where prices has a rent; rent; own"),
+    ("C5", "rent or own", "", "rent or own; blank: rent if the sheet prices has one"),
     ("C6", "life", "year", "blank: as in prices"),
     ("C7", "utilization", "", "blank: as in prices"),
     ("C8", "energy price", "USD/kWh", "blank: as in prices"),
@@ -221,6 +221,8 @@ _PULLED = (
 )
 _TEXT_DEFAULTS = {"gated_mlp": "no", "tied_embeddings": "no", "query_key_norm": "no"}
 _DENSE = ("MHA", "MQA", "GQA")
+_UNEQUAL = ("local_num_attention_heads", "local_num_query_groups", "local_head_size", "keys_as_values")
+"""Columns of models whose layers are not alike: the formula counts layers of one shape."""
 _RESULTS = {"chiplets": "unit_cost", "servers": "cost_rate"}
 """Results that rows of designs and servers have."""
 
@@ -323,7 +325,8 @@ def _model_row(
     at = {name: f"{letter}{row}" for name, letter in letters.items()}
     computed, stated, difference, verdict = (f"{letter}{row}" for letter in after)
     kinds = ",".join(f'{at["attention_type"]}="{word}"' for word in _DENSE)
-    dense = f"AND({at['num_experts']}=0,OR({kinds}))"
+    unequal = "&".join(f"INDEX(models[{table_schema('models').by_name[name].header}],$A{row})" for name in _UNEQUAL)
+    dense = f'AND({at["num_experts"]}=0,OR({kinds}),{unequal}="")'
     formula = f'=IF({known},IF({dense},({parameters_formula(at)})/10^9,""),"")'
     live.styled(_at(sheet, computed), formula, number="#,##0.000")
     parameters = table_schema("models").by_name["stated_parameters"].header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from openpyxl import Workbook
@@ -337,6 +337,58 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     if min(own) < 0.0:
         return f"{digits};-{digits};0"
     return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
+
+
+def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) -> str:
+    """Number format of a column with the same decimals in every row: all that its values have, or, of results and if
+    ``figures``, as many as three figures take.
+
+    >>> from xlperf.catalog.schema import column
+    >>> aligned_format(column("technology", "clock_ratio"), [0.9, 1.165])
+    '#,##0.000'
+    >>> aligned_format(column("fleet_years", "demand"), [500.0, 2531.25], figures=True)
+    '#,##0'
+    """
+    usual = number_format(column)
+    _, point, fraction = usual.rpartition(".")
+    varied = bool(point) and (usual.startswith("[") or "#" in fraction)
+    entered = not column.is_result and not figures
+    if column.is_text or not (varied or (entered and usual in (_TENTHS, _COUNT))):
+        return usual
+    if usual.endswith("%"):
+        return f"0.{'0' * (fraction.count('0') + fraction.count('#') // 2)}%"
+    numbers = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    if not numbers:
+        return usual
+    if column.is_result and column.unit != "-" and not figures:
+        return fitted_format(column, numbers)
+    decimals = _decimals(numbers, figures or column.is_result)
+    if not figures and min((abs(number) for number in numbers if number), default=1.0) < 0.5 * 10.0**-decimals:
+        return usual  # 0 for a number that is not
+    return f"#,##0.{'0' * decimals}" if decimals else _COUNT
+
+
+_TENTHS = "#,##0.0"
+_MOST_DECIMALS = 4
+
+
+def _decimals(numbers: Sequence[float], figures: bool) -> int:
+    """Fewest decimals that show all numbers, or three figures of all but the smallest tenth of them. [-]"""
+    sizes = sorted(abs(number) for number in numbers if number)
+    most = min(max(2 - math.floor(math.log10(sizes[len(sizes) // 10])), 0), 4) if figures and sizes else _MOST_DECIMALS
+    exact = (own for own in range(most) if all(math.isclose(round(v, own), v, abs_tol=1e-12) for v in numbers))
+    return next(exact, most)
+
+
+def shown_width(code: str, shown: Iterable[Any]) -> float:
+    """Width of a column that shows its numbers in a format whole, in characters.
+
+    >>> shown_width("#,##0.0", [7.0, 1000000.0])
+    12.5
+    """
+    decimals = code.rpartition(";")[2].partition(".")[2].count("0")
+    numbers = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    return max((len(f"{value:,.{decimals}f}") for value in numbers), default=0) + 1.5 + code.count("%")
 
 
 def column_widths(sheet: Worksheet, *widths: float) -> None:

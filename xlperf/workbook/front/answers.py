@@ -9,16 +9,30 @@ from typing import Any
 
 from openpyxl.utils import get_column_letter
 
-from xlperf.base import resources
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.explore.chips import ALIKE, AREA_STEP, CACHE_STEP, POWER_STEP
 from xlperf.explore.forms import AXES
 from xlperf.explore.train import TRAINING_PARTS
 from xlperf.interop.software import STACKS, searched_engines
 from xlperf.workbook.charts import label_values
-from xlperf.workbook.data_sheets import column_validation
+from xlperf.workbook.data_sheets import TRUST, column_validation
 from xlperf.workbook.front.formulas import worded
-from xlperf.workbook.front.layout import AMBER, BLUE, DASH, GREEN, GREY, MONEY, ORANGE, SKY, Axis, Page, scatter
+from xlperf.workbook.front.layout import (
+    AMBER,
+    BLUE,
+    DASH,
+    GREEN,
+    GREY,
+    MONEY,
+    ORANGE,
+    SKY,
+    Axis,
+    Page,
+    front_words,
+    scatter,
+    stated,
+    unless_refused,
+)
 from xlperf.workbook.style import INK, MUTED, NAVY
 
 _GOOD = "00734F"
@@ -36,16 +50,9 @@ def answer_sheet(page: Page, form: str, others: list[str]) -> None:
 def _words(page: Page, form: str) -> None:
     """Notes, sentence, tiles, evidence, assumptions, costs and power of a form, as front_words.csv words them."""
     cells = page.entries | page.answers
-    rows: dict[str, list[dict[str, str]]] = {}
-    for row in resources.rows("workbook/front_words.csv"):
-        if row["form"] == form:
-            rows.setdefault(row["place"], []).append(row)
-    said = {place: [_formula(row["words"], cells) for row in every] for place, every in rows.items()}
-    page.beside(form, page.answers)
-    page.answer(f"={page.answers['answer']}")
-    values = [worded(row["value"], cells) for row in rows["tile"]]
-    labels, numbers = ([row[name] for row in rows["tile"]] for name in ("label", "number"))
-    page.tiles(list(zip(labels, values, numbers, said["tile"], strict=True)))
+    rows = front_words(form)
+    said = {place: [stated(row["words"], cells) for row in every] for place, every in rows.items()}
+    page.opening(form)
     page.how_sure(worded(rows["sure"][0]["value"], cells), said["sure"])
     page.texts(rows["assumed"][0]["label"], said["assumed"])
     if "cost" not in rows:
@@ -59,12 +66,7 @@ def _words(page: Page, form: str) -> None:
         page.line(at, line, last="K")
     page.heading("M34", "Power, energy, carbon", "R")
     for at, words in enumerate(said["power"], start=35):
-        page.put(f"M{at}", f'=IFERROR({words},"")', "text", last=f"R{at}")
-
-
-def _formula(words: str, cells: Mapping[str, str]) -> str:
-    """A formula from a template of words, or from a template of a formula, which starts with ``=``."""
-    return words[1:].format_map(cells) if words.startswith("=") else worded(words, cells)
+        page.put(f"M{at}", unless_refused(words), "text", last=f"R{at}")
 
 
 def _or_blank(cell: str) -> str:
@@ -135,7 +137,8 @@ def _serve(page: Page, cells: dict[str, str], r: dict[str, str], others: list[st
 def _curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Asked) -> None:
     """Throughput against speed per user of every way, from row 24; and the answer and the speed asked for."""
     for number, (x, y) in enumerate(_CURVES):
-        page.row((x, y), 24, ("speed per user", f"='{page.sheet.title}'!$M${15 + number}&\"\""))
+        name = f"'{page.sheet.title}'!$M${15 + number}"
+        page.row((x, y), 24, ("speed per user", f'=IF({name}="","{DASH}",{name})'))
         for point in range(1, CURVE + 1):
             for letter, name in ((x, "curve speed"), (y, "curve throughput")):
                 result = asked(f"{name} {point}", _WAYS_TOP + 1 + number)
@@ -175,9 +178,10 @@ def _ways_table(page: Page) -> None:
         # In LibreOffice a text of an add-in's function equals no other; one that LEFT makes of it does.
         known = "".join(f'IF(LEFT({engine},20)="{name}","{title}",' for name, title in _ENGINES.items())
         words = f'=IF({number}="","",{known}{engine}{")" * len(_ENGINES)}&" "&{pools})'
-        short = f'IF(LEFT({trust},8)="MEASURED","measured",IF(LEFT({trust},8)="INTERPOL","interpol.","extrapol."))'
-        values = (words, f"={number}", f"={sure}", f"={cost}", f'=IF({trust}="","",{short})')
+        whole = "".join(f'IF(LEFT({trust},8)="{badge[:8]}","{badge.lower()}",' for badge in TRUST)
+        values = (words, f"={number}", f"={sure}", f"={cost}", f'={whole}""{")" * len(TRUST)}')
         page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", "0.00", ""), strict=True))
+        page.put(f"R{row}", None, "cell small")
 
 
 def _others_table(page: Page, cost_here: str) -> None:
@@ -206,10 +210,7 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free"
 
 def _train(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -> None:
     # shares of a step, useful and lost time in series of their own; memory by part
-    page.row("DEF", 2, ("part", "trains", "lost"))
-    for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=3):
-        share = f"=IFERROR({r[f'share_{name}']},0)"
-        page.row("DEF", row, (words, share, 0) if row < 5 else (words, 0, share))
+    _step_parts(page, r)
     page.row("EFGHIJ", 18, ["allocator" if name == "reserve" else name for name in _MEMORY])
     page.row("EFGHIJ", 19, [f"=IFERROR(MAX({r[f'memory_{name}']},0),0)" for name in _MEMORY])
     page.calc("D19", "memory")
@@ -229,6 +230,27 @@ def _train(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -
         numbers = ("#,##0", "0.0", MONEY, "0%", "#,##0")
         page.line(row, zip("MOPQR", (count, *values), numbers, strict=True), first="cell")
     page.in_colour(f"M22:R{21 + len(SIZES)}", f"$M22={r['accelerators']}", BLUE)
+
+
+_SHOWN_SHARE = 0.0005
+"""Smallest share of a step that has a bar: 0.1 % as labels round it. [-]"""
+
+
+def _step_parts(page: Page, r: Mapping[str, str]) -> None:
+    """Parts of a step that take time, useful and lost time in series of their own; parts without any go last, and have
+    neither a bar nor a label.
+    """
+    first, last = 3, 2 + len(TRAINING_PARTS)
+    page.row(("AR", "AS", "AT"), 2, ("part", "share", "place"))
+    page.row("DEF", 2, ("part", "useful", "lost"))
+    for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=first):
+        place = f"=IF(AS{row}>={_SHOWN_SHARE},{row - first + 1},99)"
+        page.row(("AR", "AS", "AT"), row, (words, f"=IFERROR({r[f'share_{name}']},0)", place))
+    for row in range(first, last + 1):
+        page.calc(f"C{row}", f"=SMALL($AT${first}:$AT${last},{row - first + 1})")
+        named, share = (f"INDEX(${column}${first}:${column}${last},C{row})" for column in ("AR", "AS"))
+        drawn = (f'=IF(C{row}>90,"",{named})', f"=IF(C{row}<=2,{share},0)", f"=IF(C{row}<=2,0,IF(C{row}>90,0,{share}))")
+        page.row("DEF", row, drawn)
 
 
 def _train_charts(page: Page) -> None:
@@ -277,10 +299,14 @@ def _chip(page: Page, cells: dict[str, str], r: dict[str, str], others: list[str
     heads = ("part", "USD", "below", "silicon", "memory", "package and test", "board and design", "all")
     page.row("HIJKLMNO", 2, heads)
     for row, (words, name, column) in enumerate(_COSTS, start=3):
-        page.row("IH", row, (f"=IFERROR(MAX({r[name]},0),0)", f'="{words}"&CHAR(10)&TEXT(I{row},"#,##0")'))
+        page.row(
+            "IH",
+            row,
+            (f"=IFERROR(MAX({r[name]},0),0)", f'="{words}"&CHAR(10)&IF(I{row}>0,TEXT(I{row},"#,##0"),"{DASH}")'),
+        )
         amounts = [f"=I{row}" if letter == column else 0 for letter in "KLMN"]
         page.row("JKLMNO", row, (0 if row == 3 else f"=J{row - 1}+I{row - 1}", *amounts, 0))
-    whole = '="unit"&CHAR(10)&TEXT(I11,"#,##0")'
+    whole = f'="unit"&CHAR(10)&IF(I11>0,TEXT(I11,"#,##0"),"{DASH}")'
     page.row("IHJKLMNO", 11, ("=SUM(I3:I10)", whole, 0, 0, 0, 0, 0, "=I11"))
     # accelerators on offer: forms from column H on, a column of answers for each
     asked = page.again(columns, cells, 21, [{"accelerator": name} for name in others], 8)
@@ -327,7 +353,7 @@ def _chips(
     ]
     asked = page.again(columns, cells, _NUMBERS, changed, 1)
     first, last = _NUMBERS, _NUMBERS + _CHIPS - 1
-    heads = ("token/s", "cost", "W", "beaten by none", "USD", "chips", "beaten by none")
+    heads = ("token/s", "cost", "W", "best value", "USD", "chips", "best value")
     page.row((_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT), first - 1, heads)
     wanted = ("tokens per second per accelerator", "unit cost", "thermal design power")
     _numbers_of(page, (_RATE, _COST, _POWER), range(first, last + 1), asked, wanted)
@@ -341,7 +367,7 @@ def _chips(
         best = f'=IF(AND(ISNUMBER({rate}),ISNUMBER({cost})),IF({better}+{cheaper}=0,1,0),"")'
         drawn = [f"=IF({_BEST}{row}={value},{rate},NA())" for value in (0, 1)]
         page.row((_BEST, _ALL_X, _REST, _FRONT), row, (best, f"=IF(ISNUMBER({cost}),{cost},NA())", *drawn))
-    page.row(("AF", "AG"), 79, ("mine, USD", "mine"))
+    page.row(("AF", "AG"), 79, ("this chip, USD", "this chip"))
     own = (r["unit_cost"], r["tokens_per_second_per_accelerator"])
     page.row(("AF", "AG"), 80, [f"=IFERROR({result}+0,NA())" for result in own])
 
@@ -370,7 +396,7 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
             f"IF(ISNUMBER({_RATE}{more}),{letter}{more}-${letter}${_WORTH},${letter}${_WORTH}-{letter}{less})"
             for letter in (_RATE, _COST)
         )
-        verdict = f'IF(AE{row}>AD{row},"pays",IF(AE{row}=0,"no use",IF(AE{row}<0,"less pays","does not")))'
+        verdict = f'IF(AE{row}>AD{row},"worth it",IF(AE{row}=0,"no gain",IF(AE{row}<0,"too much","too dear")))'
         line = (
             words, f"={size}", f'=IFERROR({gained}/AB{row},"")',
             f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/AB{row},0),"")',
@@ -399,18 +425,18 @@ def _chip_charts(page: Page) -> None:
 
 def _worth(page: Page) -> None:
     """Worth of the next unit of each budget in purchase price, its cost, and whether it pays."""
-    page.heading("M23", "What the next unit is worth (USD of the price)", "R")
+    page.heading("M23", "What one more is worth (USD of the price)", "R")
     page.heads("OPQR", 24, ("token/s", "worth", "costs", "verdict"))
     for number in range(len(_CHANGES)):
         words, *values = (f"{page.source}${column}${_WORTH + number}" for column in ("AA", "AC", "AE", "AD", "AF"))
         line = (f"={words}", *map(_or_dash, values))
         page.line(25 + number, zip("MOPQR", line, ("", "0.00", "#,##0.0", "#,##0.0", ""), strict=True))
-    page.in_colour("R25:R28", 'LEFT($R25,4)="pays"', _GOOD)
+    page.in_colour("R25:R28", 'LEFT($R25,5)="worth"', _GOOD)
 
 
 def _list(page: Page) -> None:
     """The chips of the table, the frontier in colour; a chip without an answer shows the reason."""
-    heads = ("technology", "memory stacks", "cache (MB)", "dies", "token/s", "USD a unit", "W", "best")
+    heads = ("technology", "memory stacks", "cache (MB)", "dies", "token/s", "USD a unit", "W", "best value")
     letters = "BCDFGHIJ"
     for letter, words in zip(letters, heads, strict=True):
         page.put(f"{letter}{_SHOWN - 1}", words, "head" if letter != "B" else "cell left")
@@ -429,8 +455,8 @@ def _list(page: Page) -> None:
 
 
 def _sold(page: Page, others: list[str]) -> None:
-    page.heading("M13", "Beside what is sold", "R")
-    heads = ("mine", *(name.split("-")[0] for name in others))
+    page.heading("M13", "Against accelerators on sale", "R")
+    heads = ("this chip", *(name.split("-")[0] for name in others))
     for letter, words in zip("OPQR", heads, strict=False):
         page.put(f"{letter}14", words, "head")
     for row, (words, result, scale, number) in enumerate(_SOLD_RESULTS, start=15):

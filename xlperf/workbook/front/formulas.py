@@ -362,6 +362,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ISNUMBER": lambda value: isinstance(value, float | int) and not isinstance(value, bool),
     "NOT": lambda value: not value,
     "ABS": lambda value: abs(_number(_one(value))),
+    "LEN": lambda words: float(len(_words(_one(words)))),
     "LEFT": lambda words, count=1.0: _words(_one(words))[: int(count)],
     "RIGHT": lambda words, count=1.0: _words(_one(words))[-int(count) :],
     "AND": lambda *v: all(map(bool, v)),

@@ -29,17 +29,20 @@ SHEETS = (*(question.sheet for question in questions().values()), "Compare")
 NUMBERS = (*(f"calc {form}" for form in questions()), "calc compare")
 """Sheets that hold the numbers of the front sheets."""
 _TABS = ("start", "Serve", "Train", "Build a chip", "Compare")
-"""Sheets that a front sheet leads to; the list on ``start`` leads to all."""
+"""Sheets that a front sheet leads to, itself in the place of the last; the list on ``start`` leads to all."""
 DASH = "\N{EN DASH}"
-MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
+MONEY = '[>=1000000]"$"0.00,," M";[>=1000]"$"0," k";"$"0'
+_LONG_ENTRY = 20
+"""Letters from which on an entry also takes the column of the notes. [-]"""
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1, "B": 24.5, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
 _WITH_MONEY = ("Serve", "Train")
 """Front sheets with money and power below the answer."""
-_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17.0}
-"""Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. [pt]"""
+_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 30.0, 30: 17.0, 31: 17.0}
+"""Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. The first row of the form is
+taller, and holds the sentence of three lines with the second. [pt]"""
 
 
 class _Look(NamedTuple):
@@ -54,8 +57,8 @@ def _look(row: Mapping[str, str]) -> _Look:
     """A look of looks.csv; a shrunk text fits its cell."""
     font = Font(name=FONT, size=float(row["size"]), bold=bool(row["bold"]), color=row["colour"])
     place = Alignment(
-        horizontal=row["place"], vertical="center", wrap_text=bool(row["wrapped"]), indent=int(row["indent"]),
-        shrink_to_fit=bool(row["shrunk"]) or None,
+        horizontal=row["place"], vertical=row["upright"] or "center", wrap_text=bool(row["wrapped"]),
+        indent=int(row["indent"]), shrink_to_fit=bool(row["shrunk"]) or None,
     )  # fmt: skip
     return _Look(font, place, PatternFill("solid", start_color=row["fill"]) if row["fill"] else None)
 
@@ -96,14 +99,54 @@ def form_rows(kind: str) -> list[Entry | str]:
     ]
 
 
+def front_words(form: str) -> dict[str, list[dict[str, str]]]:
+    """Words beside the answer of a form, by place: rows of front_words.csv."""
+    places: dict[str, list[dict[str, str]]] = {}
+    for row in resources.rows("workbook/front_words.csv"):
+        if row["form"] == form:
+            places.setdefault(row["place"], []).append(row)
+    return places
+
+
+def stated(words: str, cells: Mapping[str, str]) -> str:
+    """A formula from a template of words, or from a template of a formula, which starts with ``=``."""
+    return words[1:].format_map(cells) if words.startswith("=") else worded(words, cells)
+
+
 def given(cell: str) -> str:
     """Reference to an entry of a form; a blank one stays blank."""
     return f'=IF({cell}="","",{cell})'
 
 
+def unless_refused(formula: str, instead: str = "") -> str:
+    """A formula for a cell that claims nothing where the sentence says that there is no answer.
+
+    >>> unless_refused("B1*2")
+    '=IF(LEFT($F$5,3)="No ","",IFERROR(B1*2,""))'
+    """
+    return f'=IF({REFUSED},"{instead}",IFERROR({formula},"{instead}"))'
+
+
+def shortened(cell: str) -> str:
+    """Formula of the sentence in a cell, cut where it is longer than its place."""
+    return f'=IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
+
+
+def _entry_format(column: Column) -> str:
+    """Number format of an entry, which shows what was typed: shares in percent and years have formats of their own."""
+    code = number_format(column)
+    return code if column.unit == "-" and (code == "0" or "%" in code) else _AS_TYPED
+
+
 BADGES = (
     ("MEASURED", GREEN), ("INTERPOLATED", "9A6A00"), ("EXTRAPOLATED", ORANGE), ("A FORECAST", ORANGE),
-           ("BANDS OVERLAP", "9A6A00"))  # fmt: skip
+    ("BANDS OVERLAP", "9A6A00"), ("CLEAR", GREEN),
+)  # fmt: skip
+"""Badges and their colours; any other, as a dash in the place of an answer, is grey."""
+REFUSED = 'LEFT($F$5,3)="No "'
+"""Whether the sentence says that there is no answer: nothing else on the sheet may claim one."""
+_MOST_LETTERS = 300
+"""Letters of the sentence that fit in its cell; the page of all numbers shows a longer one whole. [-]"""
 
 
 class Axis(NamedTuple):
@@ -189,7 +232,8 @@ class Page:
         self.put("B2", question, "title")
         words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
         self.put("B3", words, "subtitle")
-        for letter, name in zip("HJMOQ", _TABS, strict=True):
+        tabs = _TABS if sheet.title in _TABS else (*_TABS[:-1], sheet.title)
+        for letter, name in zip("HJMOQ", tabs, strict=True):
             beside = chr(ord(letter) + 1)
             look = "tab here" if name == sheet.title else "tab"
             words, cell = ("All sheets", "B1") if name == "start" else (name, "C6")
@@ -224,9 +268,11 @@ class Page:
             self.put(f"B{row}", column.header, "label")
             number = number_of(own.value)
             is_number = column.kind == "number"
-            code = (number_format(column) if column.unit == "-" else _AS_TYPED) if is_number else ""
-            self.put(f"C{row}", number if is_number and number == number else own.value, "input", code)
-            self.rule(f"C{row}:C{row}", "bottom", "thin", _INPUT_RULE)
+            last = f"D{row}" if not own.beside and len(own.value) > _LONG_ENTRY else ""
+            value = number if is_number and number == number else own.value
+            look = "input" if column.kind == "text" and own.beside else "input shrunk"
+            self.put(f"C{row}", value, look, _entry_format(column) if is_number else "", last)
+            self.rule(f"C{row}:{last or f'C{row}'}", "bottom", "thin", _INPUT_RULE)
             cells[own.column] = f"{place}$C${row}"
             words = f'"{own.choices}"'
             self.validate(
@@ -280,17 +326,34 @@ class Page:
 
         return asked
 
+    def opening(self, form: str) -> None:
+        """The sentence of a form, the notes beside its entries and its six tiles."""
+        self.answer(shortened(self.answers["answer"]))
+        self.beside(form, self.answers)
+        cells = self.entries | self.answers
+        rows = front_words(form)["tile"]
+        self.tiles([(row["label"], worded(row["value"], cells), row["number"], stated(row["words"], cells))
+                    for row in rows])  # fmt: skip
+
     def beside(self, kind: str, results: Mapping[str, str]) -> None:
         """Notes beside the entries: the chosen value, else a unit."""
         for row, own in enumerate(form_rows(kind), start=5):
             if isinstance(own, Entry) and own.beside:
-                words = f'=IFERROR({worded(own.beside, results)},"")' if "{" in own.beside else own.beside
+                words = unless_refused(worded(own.beside, results)) if "{" in own.beside else own.beside
                 self.put(f"D{row}", words, "chosen")
 
     def answer(self, formula: str) -> None:
-        """The sentence that answers, red if there is none."""
+        """The sentence that answers, red if there is none or if a claim is impossible; written before all that asks
+        whether there is an answer.
+        """
         self.put("F5", formula, "answer", last="R6")
-        self.in_colour("F5:R6", 'LEFT($F$5,3)="No "', BAD_INK, BAD_FILL)
+        bad = f'OR({REFUSED},ISNUMBER(SEARCH(" is impossible",$F$5)))'
+        self.in_colour("F5:R6", bad, BAD_INK, BAD_FILL)
+
+    def ruled(self, area: str, formula: str) -> None:
+        """Rules below the rows of a table that have a content: where a formula, written for the first cell, is true."""
+        look = DifferentialStyle(border=Border(bottom=Side(style="hair", color=f"FF{RULE}")))
+        self.sheet.conditional_formatting.add(area, Rule(type="expression", dxf=look, formula=[formula]))
 
     def in_colour(self, area: str, formula: str, colour: str, fill: str = "") -> None:
         """Show cells bold in a colour if a formula, written for the first of them, is true."""
@@ -306,8 +369,8 @@ class Page:
             last = chr(ord(letter) + 1)
             self.put(f"{letter}8", label, "tile label", last=f"{last}8")
             look = "tile first" if number == 0 else "tile"
-            self.put(f"{letter}9", f'=IFERROR({value},"{DASH}")', look, code, f"{last}10")
-            self.put(f"{letter}11", f'=IFERROR({note},"")', "tile note", last=f"{last}11")
+            self.put(f"{letter}9", unless_refused(value, DASH), look, code, f"{last}10")
+            self.put(f"{letter}11", unless_refused(note or '""'), "tile note", last=f"{last}11")
             self.rule(f"{letter}8:{last}8", "top", "medium", BLUE if number == 0 else NAVY)
 
     def foot(self, numbers: str) -> None:
@@ -326,21 +389,27 @@ class Page:
         self.rule(f"{at}:{last}{at[1:]}", "bottom", "thin")
 
     def how_sure(self, badge: str, lines: Sequence[str]) -> None:
-        """The badge in its colour, and lines of text, below a heading in row 29."""
+        """The badge in its colour and lines of text, below a heading in row 29: the second beside the badge, the first
+        below both, as it may be long.
+        """
         self.heading("F29", "How sure", "K")
-        self.put("F30", f'=IFERROR({badge}&"","{DASH}")', "badge", last="G30")
-        for words, colour in (*BADGES[1:], (DASH, GREY)):
+        self.put("F30", unless_refused(f'IF({badge}&""="","{DASH}",{badge}&"")', DASH), "badge", last="G30")
+        for words, colour in BADGES:
             self.in_colour("F30:G30", f'$F$30="{words}"', "FFFFFF", colour)
-        self.put("H30", f'=IFERROR({lines[0]},"")', "text", last="K31")
-        for number, formula in enumerate(lines[1:], start=32):
-            self.put(f"F{number}", f'=IFERROR({formula},"")', "text", last=f"K{number}")
+        evidence, beside, *others = (*lines, '""')[: max(len(lines), 2)]
+        self.put("F31", unless_refused(evidence), "text", last="K32")
+        self.put("H30", unless_refused(beside), "text", last="K30")
+        for number, formula in enumerate(others, start=33):
+            self.put(f"F{number}", unless_refused(formula), "text", last=f"K{number}")
 
-    def texts(self, words: str, formulas: Sequence[str]) -> None:
-        """Texts below a heading in row 29 at the right, the first on two lines."""
+    def texts(self, words: str, formulas: Sequence[str], long: bool = False) -> None:
+        """Texts below a heading in row 29 at the right, the first on two lines; if ``long``, all of them."""
         self.heading("M29", words, "R")
+        row = 30
         for number, formula in enumerate(formulas):
-            first, last = (30, 31) if number == 0 else (31 + number, 31 + number)
-            self.put(f"M{first}", f'=IFERROR({formula},"")', "text", last=f"R{last}")
+            last = row + 1 if number == 0 or long else row
+            self.put(f"M{row}", unless_refused(formula), "text", last=f"R{last}")
+            row = last + 1
 
     def place(self, chart: Any, area: str, x: Axis, y: Axis, plot: Shares, legend: Shares | str = "") -> None:
         """Draw the axes of a chart and put it over cells."""

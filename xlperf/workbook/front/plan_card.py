@@ -170,7 +170,7 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     drop_down(page.sheet, f"A{row + 1}", plan_names(kind), allow_blank=True, showErrorMessage=False)
     page.put(f"A{row + 2}", f'=IFERROR({cells["trust"]}&"","")', "badge")
     page.in_colour(f"A{row + 2}", f'$A${row + 2}=""', MUTED, "FFFFFF")
-    for words, colour in BADGES[1:3]:
+    for words, colour in BADGES:
         page.in_colour(f"A{row + 2}", f'$A${row + 2}="{words}"', "FFFFFF", colour)
     page.put(f"A{row + 3}", f'=IFERROR({cells["trust_reason"]}&"","")', "text", last=f"A{row + 5}")
     page.put(f"A{row + 6}", f"={VERDICT}", "verdict")
@@ -185,9 +185,9 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     bad = f'AND($A${row + 1}<>"",OR({_is_wrong(kind, cells)},{cells["fits"]}<>1))'
     page.in_colour(f"{left}{row}:{end}{row}", bad, BAD_INK, BAD_FILL)
     letters = letters_from(FIRST[kind], 8)
-    middle, last, words_at = at[in_sight[3]], at[in_sight[-1]], at["trust"]
-    edges = [get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-1], "trust")]
-    words_end = get_column_letter(names.index("trust") + 3 - (kind == "inference"))
+    words_from = names[names.index("trust") - 1]  # words end with the column of the badge, which a window shows
+    middle, last, words_at, words_end = at[in_sight[3]], at[in_sight[-2]], at[words_from], at["trust"]
+    edges = [get_column_letter(names.index(name)) for name in (in_sight[3], in_sight[-2], words_from)]
     unit = "s a step" if kind == "training" else "ms a decode step"
     for area, top, count, words, number, colours in (
         ((left, edges[0]), 2, len(TIME[kind]), f"Time by part ({unit})", "0.00", (BLUE, ORANGE)),
@@ -204,7 +204,7 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
         below, y = f"{area[0]}{row + 2}:{area[1]}{row + 6}", Axis(number=number, hidden=True)
         page.place(chart, below, Axis(size=8), y, (0.34, 0.02, 0.5, 0.96))
     for offset, words, name in ((1, "Folded: ", "stated"), (4, "Defaults: ", "defaults")):
-        page.put(f"{words_at}{row + offset}", f'="{words}"&IF({cells[name]}="","none",{cells[name]})', "text",
+        page.put(f"{words_at}{row + offset}", f'="{words}"&IF({cells[name]}="","none",{cells[name]})', "small text",
             last=f"{words_end}{row + offset + 2}")  # fmt: skip
 
 
@@ -426,7 +426,7 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
     bands = [f'"{word}: "&TEXT({r["low"][which]}*1,"#,##0.00")&" to "&TEXT({r["high"][which]}*1,"#,##0.00")'
              for which, word in enumerate("AB")]  # fmt: skip
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
-    page.how_sure(sure, (told, '"an error that both share leaves their order as it is"'))
+    page.how_sure(sure, (told, '""', '"an error that both share leaves their order as it is"'))
     notes = (
         '"A part: its share of the step, over the tokens per second of one accelerator; all parts add up to the whole"',
         '"Serving: output tokens; prompts are part of what a token takes"',

@@ -14,10 +14,11 @@ from openpyxl.worksheet.table import Table as NativeTable
 from xlperf.addin.functions import Argument, Function, example_ranges, functions
 from xlperf.base import resources
 from xlperf.catalog.schema import Column, Question, results_of, shown_columns, table_schema
+from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, scatter
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, front_words, scatter
 from xlperf.workbook.package import lines_of
-from xlperf.workbook.style import column_widths, home, number_format, page_setup, put, texts, title
+from xlperf.workbook.style import INK, aligned_format, column_widths, home, number_format, page_setup, put, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -35,42 +36,37 @@ def question_sheet(page: Page, question: Question) -> None:
     """Fill the sheet of a question, and the sheet that holds its numbers."""
     area, _ = page.form(question.form)
     r = page.results(question.form, area)
-    page.beside(question.form, r)
-    page.answer(f"={r['answer']}")
-    page.tiles(_tiles(question.form, r))
+    page.opening(question.form)
     columns = _numbers(page, question, area, r)
     _table(page, question, columns)
     _chart(page, question, columns)
-    notes = [f'{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note")]
-    reason = f'{r["trust_reason"]}&""' if "trust" in r else '""'
-    page.how_sure(r.get("trust", '"A FORECAST"'), (reason, *notes[3:]))
-    page.texts("Assumptions", notes[:3])
+    words = {place: [f'"{row["words"]}"' for row in rows] for place, rows in front_words(question.form).items()}
+    if "trust" in r:
+        page.how_sure(r["trust"], (f'{r["trust_reason"]}&""', *words.get("sure", ())))
+    else:
+        page.how_sure('"A FORECAST"', words["sure"])
+    # the sentence tells the reason of a refusal
+    notes = [f'{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note") if name != "reason"]
+    page.texts("Assumptions", [*notes, *words.get("assumed", ())], long=True)
 
 
-def _tiles(form: str, r: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """The six results of the view ``tile``: label, value, number format, 80 % band."""
-    tiles = []
-    for name in shown_columns(f"{form}_results", "tile"):
-        column = results_of(form).by_name[name]
-        code, band = _format(column), '""'
-        if f"{name}_low" in r:
-            low, high = (f'TEXT({r[f"{name}_{end}"]},"#,##0.00")' for end in ("low", "high"))
-            band = f'"80 %: "&{low}&" \N{EN DASH} "&{high}'
-        tiles.append((_title(column.header), r[name], code, band))
-    return tiles
+def _format(page: Page, column: Column, cells: Sequence[str]) -> str:
+    """Number format of a column of a table: as many decimals in every row as its numbers need; large amounts of money
+    in millions.
+    """
+    if column.is_text:
+        return ""
+    if column.unit == "USD" and number_format(column) == "#,##0":
+        return _MONEY
+    shown = [value for cell in cells if isinstance(value := page.live.values.get((page.data.title, cell)), float | int)]
+    return aligned_format(column, shown, figures=True)
 
 
-def _format(column: Column) -> str:
-    """Number format of a column; large amounts of money in millions."""
-    code = number_format(column)
-    if column.unit != "USD":
-        return code
-    return f'[>=100000]#,##0.00,," M";[<=-100000]-#,##0.00,," M";{code.rpartition(";")[2]}'
+_MONEY = '[>=1000000]#,##0.00,," M";[<=-1000000]-#,##0.00,," M";#,##0'
 
 
 def _title(words: str) -> str:
-    """Words with a capital, times to the first and per token in capitals, and long ones as they fit."""
-    words = words.replace("cost per million output tokens (USD/Mtoken)", "USD per M output tokens")
+    """Words with a capital, times to the first and per token in capitals."""
     for own in ("ttft", "tpot"):
         words = words.replace(own, own.upper())
     return words[0].upper() + words[1:]
@@ -106,13 +102,42 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     shown = shown_columns(question.table(name), "front")
     for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
         place, column = columns[own]
-        page.put(f"{letter}14", column.header, "tall head", last=f"{letter}16")
-        for row, of in enumerate(every):
-            look = "cell left" if number == 0 else "cell"
-            code = "" if column.is_text else _format(column)
-            page.put(f"{letter}{_SHOWN + row}", f'=IFERROR({page.source}{place}{_FIRST + of},"")', look, code)
-    for row in range(_SHOWN, _SHOWN + len(every)):
-        page.rule(f"M{row}:R{row}")
+        head = "tall head left" if column.is_text else "tall head"
+        until = _ALONE[6 - len(shown)] if number == 0 and column.is_text else letter
+        head = "tall head shrunk" if len(column.header) > _LONG_WORD and " " not in column.header else head
+        page.put(f"{letter}14", column.header, head, last=f"{until}16")
+        code = _format(page, column, [f"{place}{_FIRST + of}" for of in range(question.rows)])
+        for row, of in enumerate(every, start=_SHOWN):
+            look, last = ("cell left shrunk", f"{until}{row}") if column.is_text else ("cell", "")
+            page.put(f"{letter}{row}", f'=IFERROR({page.source}{place}{_FIRST + of},"")', look, code, last)
+    page.ruled(f"M{_SHOWN}:R{_SHOWN + len(every) - 1}", f'$M{_SHOWN}<>""')
+
+
+_ALONE = "MNOPQ"
+"""Column up to which the first column of a table reaches, by the number of columns that it lacks."""
+_LONG_WORD = 10
+"""Letters of a word from which on it is shrunk to its column, as programs break longer ones. [-]"""
+
+
+_CROWDED = 10
+"""Bars from which on their labels are small. [-]"""
+
+
+def _values(page: Page, letter: str, question: Question) -> list[float]:
+    """Numbers of a column of the table, as far as they are known."""
+    cells = (f"{letter}{row}" for row in range(_FIRST, _FIRST + question.rows))
+    own = (page.live.values.get((page.data.title, cell)) for cell in cells)
+    return [float(value) for value in own if isinstance(value, float | int)]
+
+
+def _ticks(shown: Sequence[float]) -> str:
+    """Number format of an axis from 0: the same decimals at every tick.
+
+    >>> _ticks([0.4, 3.4]), _ticks([600.0])
+    ('0.0', '#,##0')
+    """
+    most = max(map(abs, shown), default=0.0)
+    return "#,##0" if most >= 5.0 or most == 0.0 else "0.0" if most >= 0.5 else "0.00"
 
 
 def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Column]]) -> None:
@@ -125,15 +150,20 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     if kind != "line":
         letters = " ".join(letter for letter, _ in own)
         stacked, colours = kind == "stacked", _COLOURS[: len(own)]
-        form = number_format(up)
+        form = aligned_format(up, _values(page, own[0][0], question))
         lying = kind == "lying"
-        chart: Any = page.bars(x, rows, letters, colours, form, lying=lying, stacked=stacked, formats=False)
+        chart: Any = page.bars(x, rows, letters, colours, form, lying=lying, stacked=stacked, formats=lying)
+        if lying:
+            label_values(chart.series[0], "outEnd", INK)
     else:
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
-    axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)
+    size = 7 if kind in ("bars", "stacked") and question.rows >= _CROWDED else 9
+    ticks = [_ticks(_values(page, x, question)), _ticks(_values(page, own[0][0], question))]
+    ticks[0] = "0" if kind in ("bars", "stacked") or across.name == "year" else ticks[0]
+    axes = Axis(across.header, ticks[0], size=size), Axis(up.header if len(own) == 1 else "", ticks[1], grid=True)
     plot = (0.14, 0.03, 0.83, 0.78)
     if kind == "lying":
-        axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.46, 0.94)
+        axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.38, 0.94)
     legend: Any = (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else ""
     if question.rows > _ROWS:
         plot, legend = (0.14, 0.14, 0.83, 0.67), (0.14, 0.01, 0.83, 0.1)

@@ -100,18 +100,22 @@ def _listed(
     start: Any, group: SheetGroup, names: Sequence[str], top: int, tables: Mapping[str, Table], live: Live
 ) -> None:
     """List the sheets of a group below its heading: each with its question and answer, or with its number of rows."""
-    titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE, "checks": "Checks"}
-    first, second = ("E", "F") if group.place == "right" else ("B", "C")
+    titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE}
+    first, second = {"right": ("E", "F"), "beside": ("G", "")}.get(group.place, ("B", "C"))
     put(start[f"{first}{top}"], group.words, "xlperf heading")
+    if group.place == "top":
+        start.row_dimensions[top].height = 20
     for row, name in enumerate(names, start=top + 1):
         start.parent[name].sheet_properties.tabColor = group.colour
-        link(start[f"{first}{row}"], name, titles.get(name, name.capitalize()))
+        link(start[f"{first}{row}"], name, titles.get(name, name[0].upper() + name[1:]))
+        if not second:
+            continue
         beside = start[f"{second}{row}"]
         if group.place == "top":
             put(beside, group.questions[group.sheets.index(name)], "xlperf text", wrapped=True)
             live.styled(start[f"D{row}"], f"='{name}'!F5&\"\"", "xlperf note")
             start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
-            start.merge_cells(f"D{row}:G{row}")
+            start.merge_cells(f"D{row}:F{row}")
             start.row_dimensions[row].height = 26
         elif name in tables:
             put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
@@ -142,7 +146,7 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    column_widths(sheet, 2, 40, 36, 3, 40, 32, 28, 12, 12, 12)
+    column_widths(sheet, 2, 26, 40, 3, 44, 50, 26, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
     # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
@@ -163,7 +167,7 @@ def front_sheet(
     _legend(sheet, LEGEND_TOP)
     _choices(workbook, sheet, tables, CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1)
+    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1, landscape=False)
     return sheet
 
 

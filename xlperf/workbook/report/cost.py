@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,22 +73,20 @@ def accelerator_cost_sheet(sheet: Worksheet, report: data.Report, designs: np.nd
     for number, name in enumerate(names):
         row = _TOP + number * block
         steps = [step for step in price if step[0] == name and step[1] not in ("gross margin", "price")]
-        drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", "#,##0", 11.4)
+        drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", 11.4)
         style.place_chart(sheet, drawn, row)
         own = next((server for server in rows if rows[server] == name), None)
         if own is not None:
             subject = str(servers.text("server")[own])
             steps = [step for step in hour if step[0] == subject]
-            drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", "0.00", 10.4)
+            drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", 10.4)
             style.place_chart(sheet, drawn, row, 11.6)
         if name in decisive["subject"]:
             span = _span(decisive["subject"].tolist(), name)
             ends = deciding.both("low_value_adds", span), deciding.both("high_value_adds", span)
             size, change = (_ACROSS - 22.2, _HEIGHT), "change from the base case (USD)"
             words = "What decides the bill of materials"
-            style.place_chart(
-                sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 22.2
-            )
+            style.place_chart(sheet, tornado(words, deciding.cells("input", span), *ends, change, size), row, 22.2)
         if number and number % 2 == 0:
             sheet.row_breaks.append(Break(id=row - 1))
     sheet.row_breaks.append(Break(id=top - 1))
@@ -137,22 +136,30 @@ def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> lis
         amount = float(hours[part][row]) / factor
         if known == "hour_accelerator" and 0.0 < unit_cost < price:
             made = amount * unit_cost / price
-            steps.append((subject, "made for", level, made, _PARTS["hour_dies"][1]))
+            steps.append((subject, "manufacturing", level, made, _PARTS["hour_dies"][1]))
             steps.append((subject, "gross margin", level + made, amount - made, _PARTS["hour_margin"][1]))
             steps.append((subject, "accelerator", 0.0, amount, style.NAVY))
         elif amount:
             steps.append((subject, _PARTS[known][0], level, amount, _PARTS[known][1]))
         level += amount
-    return [*steps, (subject, "hour, all in", 0.0, level, style.NAVY)]
+    return [*steps, (subject, "hour, all costs", 0.0, level, style.NAVY)]
 
 
 def _steps_table(
-    sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str, words: str
-) -> data.Drawn:
+    sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str, words: str,
+    signs: Mapping[str, str] = MappingProxyType({}),
+) -> data.Drawn:  # fmt: skip
+    """The table of the steps of waterfalls; ``signs``: of the amounts, by the colours of steps that go up or down."""
     totals = {own: amount for own, _, below, amount, _ in steps if below == 0.0}
     rows = [
-        [own, f"{part} \N{MIDDLE DOT} {data.number_words(amount)}", below, amount, 100.0 * amount / totals[own]]
-        for own, part, below, amount, _ in steps
+        [
+            own,
+            f"{part} \N{MIDDLE DOT} {signs.get(colour, '')}{data.number_words(amount)}",
+            below,
+            amount,
+            100.0 * amount / totals[own],
+        ]
+        for own, part, below, amount, colour in steps
     ]
     columns = data.report_columns("steps", subject=subject, what=subject.capitalize(), unit=unit)
     return data.drawn_table(sheet, columns, rows, top, name, words)
@@ -165,14 +172,14 @@ def _span(subjects: Sequence[str], subject: str) -> tuple[int, int]:
 
 
 def _waterfall(
-    table: data.Drawn, steps: Sequence[_Step], drawn: Sequence[_Step], words: str, unit: str, number: str, width: float
+    table: data.Drawn, steps: Sequence[_Step], drawn: Sequence[_Step], words: str, unit: str, width: float
 ) -> Any:
     """A waterfall of the first steps of a subject, of all steps in a table."""
     first, _ = _span([step[0] for step in steps], drawn[0][0])
     span = first, first + len(drawn)
     colours, size = [step[4] for step in drawn], (width, _HEIGHT)
     below, amounts = table.both("stands_on", span), table.both("amount", span)
-    return waterfall(words, table.cells("part", span), below, amounts, colours, unit, number, size)
+    return waterfall(words, table.cells("part", span), below, amounts, colours, unit, size)
 
 
 def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> data.Drawn:
@@ -282,16 +289,20 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[data
         write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
         steps += _bridge_steps(bridge)
         top += max(len(rows), 1) + 3
-    table = _steps_table(sheet, steps, "plan", "USD/Mtoken", top, "bridge_steps", "Lines that are drawn")
+    table = _steps_table(sheet, steps, "plan", "USD/Mtoken", top, "bridge_steps", "Lines that are drawn", _SIGNS)
     width = _ACROSS / 2 - 0.1
     for number, name in enumerate(dict.fromkeys(step[0] for step in steps)):
         drawn = [step for step in steps if step[0] == name]
         words = f"From sheet prices to an owner: {name}"
         style.place_chart(
-            sheet, _waterfall(table, steps, drawn, words, "USD/Mtoken", "General", width), _TOP, number * (width + 0.2)
+            sheet, _waterfall(table, steps, drawn, words, "USD/Mtoken", width), _TOP, number * (width + 0.2)
         )
     style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
+
+
+_SIGNS = {HIGH: "+", LOW: "\N{MINUS SIGN}"}
+"""Signs of the steps of a bridge, by their colours."""
 
 
 def _bridge_steps(bridge: Table) -> list[_Step]:
@@ -326,8 +337,8 @@ _COLOURS = ("000000", *SERIES)
 def chiplet_sheet(sheet: Worksheet, report: data.Report, basis: data.Basis) -> None:
     """Fill the sheet that sets one die against several: over area and number, and over volume."""
     words = (
-        f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with {LINK_SHARE:.0%} of its "
-        "area for links. No memory, no board."
+        f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with "
+        f"{100.0 * LINK_SHARE:.0f} % of its area for links. No memory, no board."
     )
     cell: Any = style.put(sheet.cell(_TOP, 1), words, "xlperf note")
     cell.alignment = Alignment(horizontal="left", vertical="center")

@@ -371,7 +371,8 @@ def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
     """Fill the sheet that shows the rows of one catalog table that the plans use."""
     table = used_rows(report, kind)
     columns = [column for column in table.schema.columns if is_filled(table, column)] or [table.schema.key]
-    area = write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind)
+    names = [column.name for column in columns]
+    area = write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind, one_line=names)
     wide = sum(sheet.column_dimensions[get_column_letter(i)].width for i in range(1, len(columns) + 1))
     pages = max(1, round(wide / 190))
     words = f"{kind.capitalize()} used"
@@ -479,7 +480,7 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         tab(sheet, BAD_INK)
     elif any(state == TOO_LARGE for group in groups for state in group.states):
         tab(sheet, WARN_INK)
-    column_widths(sheet, 46, 12, 8, 22, 20, 19, 90)
+    column_widths(sheet, 50, 12, 8, 24, 20, 22, 90)
     write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
     if not rows:
         put(sheet.cell(_TOP + 1, 1), "No plan has a reason: all are legal and fit.", "xlperf text")

@@ -85,7 +85,7 @@ def time_sheet(sheet: Worksheet, group: Plans) -> None:
         if others:
             side = horizontal_bars(
                 look["beside_title"], plans, others, look["axis"], "0%", (_SIDE_WIDTH, height), percent=stacked,
-                stacked=stacked, show_labels=False,
+                stacked=stacked,
             )  # fmt: skip
             yield side, _SHARE_WIDTH + _GAP
 
@@ -426,7 +426,7 @@ def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalo
         table = drawn_table(sheet, columns, lines, first, name, widths=top == _TOP)
         low, high = (table.both(name, (0, bars)) for name in ("cost_low", "cost_high"))
         words = f"{group.kind.capitalize()}: 5th and 95th percentile of the cost of a token against its median"
-        chart = tornado(words, table.cells("plan", (0, bars)), low, high, "%", "0", (_WIDTH, height))
+        chart = tornado(words, table.cells("plan", (0, bars)), low, high, "%", (_WIDTH, height))
         sheet.add_chart(chart, f"A{top}")
         top = first + len(rows) + 3
     page_setup(sheet, _TOP)

@@ -446,9 +446,9 @@ def _chart(table: Drawn, drawing: Drawing, values: Sequence[Sequence[float | Non
         change = [value or 0.0 for value in drawing.values[0]]
         ends = (0, len(change) - 1)
         colours = [NAVY if i in ends else _MORE if step > 0.0 else _LESS for i, step in enumerate(change)]
-        return waterfall(words, labels[1], cells[0], cells[1], colours, unit, axis_number(known), size)
+        return waterfall(words, labels[1], cells[0], cells[1], colours, unit, size)
     if look == "tornado":
-        return tornado(words, labels[1], cells[0], cells[1], columns[1].header, axis_number(known), size)
+        return tornado(words, labels[1], cells[0], cells[1], columns[1].header, size)
     stacked = look == "stacked"
     parts = [
         Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])

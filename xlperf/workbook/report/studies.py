@@ -163,9 +163,19 @@ def _colours_of_machines(outcome: Outcome) -> dict[str, str]:
 def _named(one: _Drawn) -> _Drawn:
     """A chart with the name of its sheet in its title, for another sheet."""
     chart, source, table = one
-    name = f"{source.name[:1].upper()}{source.name[1:]}"
-    known = source.name.casefold() in chart.title.casefold()
-    return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, table
+    known = source.name.casefold() in chart.title.casefold() or len(source.charts) < 2
+    words = f"{sheet_title(source.name)}: {chart.title[:1].lower()}{chart.title[1:]}"
+    return (chart if known else replace(chart, title=words)), source, table
+
+
+def sheet_title(name: str) -> str:
+    """Title of a sheet of a study.
+
+    >>> sheet_title("rl modes"), sheet_title("rent")
+    ('RL modes', 'Rent')
+    """
+    words = " ".join("RL" if word == "rl" else word for word in name.split())
+    return words[:1].upper() + words[1:]
 
 
 MOST_TABS = 8
@@ -174,6 +184,8 @@ _BEHIND = ("assumptions", "training", "inference")
 """Sheets that are shown behind the tables of a study if there is room; all others are hidden."""
 _LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
 """Charts on the first sheet, and their width and height. [-, cm]"""
+_OF_TEXT = 1.1
+"""Letters of a text in the width of a digit, in the mean. [-]"""
 _LETTERS = (30, 52, 12, 90)
 """Widths of the columns of the first sheet."""
 
@@ -186,7 +198,7 @@ def _study_sheet(
     inside: Any = sheet
     title(sheet, study.title, str(inside.parent["summary"]["A2"].value or ""))
     column_widths(sheet, *_LETTERS)
-    across, last = sum(_LETTERS[1:]), len(_LETTERS)
+    across, last = round(_OF_TEXT * sum(_LETTERS[1:])), len(_LETTERS)
     blocks = [(1, 2)]
 
     def began(first: int, end: int, whole: bool = True) -> int:
@@ -254,7 +266,7 @@ def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue]
 def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, str]) -> Drawn:
     """Charts with their table below."""
     tab(sheet, style.TEAL)
-    title(sheet, source.name[:1].upper() + source.name[1:], source.heading)
+    title(sheet, sheet_title(source.name), source.heading)
     link(sheet["A3"], "study", "to the study")
     deep = -(-len(source.charts) // 2)
     size = _size(source)
@@ -306,7 +318,7 @@ def _columns_across(sheet: Worksheet, width: float) -> int:
 
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
-_PAIR, _GAP = (17.0, 9.5), 0.6
+_PAIR, _GAP = (15.8, 9.5), 0.6
 """Size of charts in pairs, which fit beside each other in a window and on a page, and the gap between them. [cm]"""
 _MOST_HIGH = 16.0
 """Height of a chart at the most. [cm]"""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
 from xlperf.workbook.charts import BLUE, Cells, axis_number, horizontal_bars, log_axis
+from xlperf.workbook.package import lines_of
 from xlperf.workbook.report import data
 from xlperf.workbook.style import (
     CM_PER_LETTER,
@@ -182,7 +184,9 @@ def decision_rows(sheet: Worksheet, group: data.Plans, row: int) -> int:
     heads = ("model", "cheapest plan", cheap.unit + basis, "cheaper than the next", "80 % band, how sure",
              "fastest plan", fast.unit, "faster than the next", "80 % band, how sure")  # fmt: skip
     _cells(sheet, row, heads, "xlperf header")
-    sheet.row_dimensions[row].height = 38 if len(heads[2]) > 40 else 26
+    sheet.row_dimensions[row].height = _head_height(heads)
+    amounts = [[choice.amount for one in made if (choice := one.choices[which])] for which in (0, 1)]
+    codes = {2: _format(amounts[0]), 6: _format(amounts[1])}
     for decision in made:
         row += 1
         cells: list[Any] = [decision.model]
@@ -192,15 +196,24 @@ def decision_rows(sheet: Worksheet, group: data.Plans, row: int) -> int:
                 continue
             ahead = choice.ahead if np.isfinite(choice.ahead) else None
             cells += [group.names[choice.row], choice.amount, ahead, choice.sure(decision.trust(choice))]
-        _cells(sheet, row, cells, "xlperf text")
+        _cells(sheet, row, cells, "xlperf text", codes)
         lines = max(-(-len(str(cells[place] or "")) // letters) for place, letters in _WRAPPED.items())
         sheet.row_dimensions[row].height = 2.0 + 13.0 * max(lines, 1)
     return row + 2
 
 
-def _cells(sheet: Worksheet, row: int, values: Sequence[Any], look: str) -> None:
+def _head_height(heads: Sequence[str]) -> float:
+    """Height of a row of headers, the longest of which wraps in its columns. [pt]"""
+    across = [sum(_LETTERS[first - 1 : last]) for first, last in _SPANS]
+    return 6.0 + 11.0 * max(lines_of(words, 1.1 * width) for words, width in zip(heads, across, strict=True))
+
+
+def _cells(
+    sheet: Worksheet, row: int, values: Sequence[Any], look: str, codes: Mapping[int, str] = MappingProxyType({})
+) -> None:
+    """Write the cells of a decision; ``codes``: number formats of its amounts."""
     for place, (value, (first, last)) in enumerate(zip(values, _SPANS, strict=True)):
-        number = "0%" if place in (3, 7) else _format(value)
+        number = codes.get(place, "0%")
         cell: Any = put(sheet.cell(row, first), value, look, number if isinstance(value, float) else None)
         if last > first:
             sheet.merge_cells(start_row=row, start_column=first, end_row=row, end_column=last)
@@ -212,11 +225,10 @@ def _cells(sheet: Worksheet, row: int, values: Sequence[Any], look: str) -> None
             cell.font = Font(name=style.FONT, size=9, bold=place == 0, color=ink)
 
 
-def _format(value: Any) -> str:
-    """Format of an amount in three figures."""
-    if not isinstance(value, float) or not value > 0.0:
-        return "General"
-    decimals = max(0, 2 - int(np.floor(np.log10(value))))
+def _format(amounts: Sequence[float]) -> str:
+    """Format of a column of amounts: the decimals that three figures of the smallest take, three at the most."""
+    known = [amount for amount in amounts if amount > 0.0]
+    decimals = min(max(0, 2 - int(np.floor(np.log10(min(known))))), 3) if known else 0
     return f"#,##0.{'0' * decimals}" if decimals else "#,##0"
 
 
