@@ -284,8 +284,9 @@ _NUMBERS, _WORTH = 80, 130
 """Rows of the first chip of the table, and of the chip whose changes are valued, on the sheet with the numbers. [-]"""
 _SHOWN = 42
 """Row of the first chip of the table, on the front sheet. [-]"""
-_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT = "X", "Y", "Z", "AA", "AB", "AC", "AD"
-"""Columns of the chips of the table: token/s, cost, power, whether the chip is on the frontier; chart columns."""
+_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT, _REASON = "BA", "BB", "BC", "BD", "BE", "BF", "BG", "BH"
+"""Columns of the chips of the table, right of the entries of the form: token/s, cost, power, whether the chip is on the
+frontier; chart columns; why there is no answer."""
 _CHANGES = (
     ("mm\N{SUPERSCRIPT TWO} of silicon", "die_area", AREA_STEP), ("stack of memory", "memory_stacks", 0.0),
     ("W of power", "power_budget", POWER_STEP), ("MB of cache", "cache", CACHE_STEP),
@@ -360,20 +361,20 @@ def _chips(
     rates, costs = (f"${letter}${first}:${letter}${last}" for letter in (_RATE, _COST))
     more, less = 1.0 + ALIKE, 1.0 - ALIKE
     for row in range(first, last + 1):
-        page.calc(f"AE{row}", f'=IFERROR(INDEX({asked("reason")},{row - first + 1})&"","")')
+        page.calc(f"{_REASON}{row}", f'=IFERROR(INDEX({asked("reason")},{row - first + 1})&"","")')
         rate, cost = f"{_RATE}{row}", f"{_COST}{row}"
         better = f'COUNTIFS({rates},">"&{rate}*{more},{costs},"<="&{cost}*{more})'
         cheaper = f'COUNTIFS({rates},">="&{rate}*{less},{costs},"<"&{cost}*{less})'
         best = f'=IF(AND(ISNUMBER({rate}),ISNUMBER({cost})),IF({better}+{cheaper}=0,1,0),"")'
         drawn = [f"=IF({_BEST}{row}={value},{rate},NA())" for value in (0, 1)]
         page.row((_BEST, _ALL_X, _REST, _FRONT), row, (best, f"=IF(ISNUMBER({cost}),{cost},NA())", *drawn))
-    page.row(("AF", "AG"), 79, ("this chip, USD", "this chip"))
+    page.row(("BI", "BJ"), 79, ("this chip, USD", "this chip"))
     own = (r["unit_cost"], r["tokens_per_second_per_accelerator"])
-    page.row(("AF", "AG"), 80, [f"=IFERROR({result}+0,NA())" for result in own])
+    page.row(("BI", "BJ"), 80, [f"=IFERROR({result}+0,NA())" for result in own])
 
 
 def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r: Mapping[str, str]) -> None:
-    """The chip with its choices fixed, then with more and with less of each budget; the gains from column AA on."""
+    """The chip with its choices fixed, then with more and with less of each budget; the gains from column BD on."""
     chosen = {name: r[name] for name in ("num_dies", "die_area", "cache", "memory_stacks")}
     held = {name: f"={cell}" for name, cell in chosen.items()} | {"area_budget": "auto", "cost_budget": "auto"}
     power = f"IF(ISNUMBER({cells['power_budget']}),{cells['power_budget']},{r['thermal_design_power']})"
@@ -388,7 +389,7 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
     wanted = ("tokens per second per accelerator", "capex")
     page.row((_RATE, _COST), _WORTH - 1, wanted)
     _numbers_of(page, (_RATE, _COST), range(_WORTH, _WORTH + len(changed)), asked, wanted)
-    letters = ("AA", "AB", "AC", "AD", "AE", "AF")
+    letters = ("BD", "BE", "BF", "BG", "BH", "BI")
     page.row(letters, _WORTH - 1, ("what", "by", "token/s each", "price each", "worth each", "verdict"))
     for number, ((words, _, _), size) in enumerate(zip(_CHANGES, sizes, strict=True)):
         row, more, less = _WORTH + number, _WORTH + 2 * number + 1, _WORTH + 2 * number + 2
@@ -396,12 +397,12 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
             f"IF(ISNUMBER({_RATE}{more}),{letter}{more}-${letter}${_WORTH},${letter}${_WORTH}-{letter}{less})"
             for letter in (_RATE, _COST)
         )
-        verdict = f'IF(AE{row}>AD{row},"worth it",IF(AE{row}=0,"no gain",IF(AE{row}<0,"too much","too dear")))'
+        verdict = f'IF(BH{row}>BG{row},"worth it",IF(BH{row}=0,"no gain",IF(BH{row}<0,"too much","too dear")))'
         line = (
-            words, f"={size}", f'=IFERROR({gained}/AB{row},"")',
-            f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/AB{row},0),"")',
-            f'=IFERROR(AC{row}/${_RATE}${_WORTH}*${_COST}${_WORTH},"")',
-            f'=IF(AND(ISNUMBER(AE{row}),ISNUMBER(AD{row})),{verdict},"")',
+            words, f"={size}", f'=IFERROR({gained}/BE{row},"")',
+            f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/BE{row},0),"")',
+            f'=IFERROR(BF{row}/${_RATE}${_WORTH}*${_COST}${_WORTH},"")',
+            f'=IF(AND(ISNUMBER(BH{row}),ISNUMBER(BG{row})),{verdict},"")',
         )  # fmt: skip
         page.row(letters, row, line)
 
@@ -417,7 +418,7 @@ def _chip_charts(page: Page) -> None:
     others, frontier = (
         page.points(_ALL_X, y, rows, colour, "circle", size=6) for y, colour in ((_REST, GREY), (_FRONT, BLUE))
     )
-    chart = scatter([others, frontier, page.points("AF", "AG", (_NUMBERS - 1, _NUMBERS), ORANGE, "diamond")])
+    chart = scatter([others, frontier, page.points("BI", "BJ", (_NUMBERS - 1, _NUMBERS), ORANGE, "diamond")])
     chart.x_axis.scaling.min = None
     x, y = Axis("USD a unit", '#,##0,"k"'), Axis("token/s", "#,##0", grid=True)
     page.place(chart, "F22:K28", x, y, (0.14, 0.03, 0.56, 0.66), (0.72, 0.05, 0.27, 0.6))
@@ -428,7 +429,7 @@ def _worth(page: Page) -> None:
     page.heading("M23", "What one more is worth (USD of the price)", "R")
     page.heads("OPQR", 24, ("token/s", "worth", "costs", "verdict"))
     for number in range(len(_CHANGES)):
-        words, *values = (f"{page.source}${column}${_WORTH + number}" for column in ("AA", "AC", "AE", "AD", "AF"))
+        words, *values = (f"{page.source}${column}${_WORTH + number}" for column in ("BD", "BF", "BH", "BG", "BI"))
         line = (f"={words}", *map(_or_dash, values))
         page.line(25 + number, zip("MOPQR", line, ("", "0.00", "#,##0.0", "#,##0.0", ""), strict=True))
     page.in_colour("R25:R28", 'LEFT($R25,5)="worth"', _GOOD)
@@ -449,7 +450,7 @@ def _list(page: Page) -> None:
         at, source = row - _SHOWN + _NUMBERS, page.source
         best = f'=IF({source}${_BEST}${at}=1,"\N{BLACK CIRCLE}","")'
         page.line(row, zip(letters, (*(f"={source}${column}${at}" for column in columns), best), looks, strict=True))
-        page.put(f"M{row}", f"={source}$AE${at}", "cell left")
+        page.put(f"M{row}", f"={source}${_REASON}${at}", "cell left")
         page.rule(f"B{row}:R{row}")
     page.in_colour(f"B{_SHOWN}:J{last}", f'$J{_SHOWN}<>""', BLUE)
 

@@ -194,7 +194,9 @@ class Page:
         return self.sheet[at]
 
     def calc(self, at: str, value: Any) -> None:
-        """Write a value or formula among the numbers."""
+        """Write a value or formula among the numbers; ValueError for a cell that has one already."""
+        if self.data[at].value is not None and value is not None:
+            raise ValueError(f"{self.data.title}!{at} is written twice: {self.data[at].value!r}, {value!r}")
         self.live.put(self.data[at], value)
 
     def row(self, letters: Iterable[str], row: int, values: Iterable[Any]) -> None:
