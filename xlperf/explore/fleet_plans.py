@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -179,6 +181,31 @@ def distinct_keys(plans: Table) -> list[tuple[object, ...]]:
     """A key of each plan, the same for equal plans."""
     columns = (plans[name].tolist() for name in DISTINCT if name in plans)
     return list(zip(*([value if value == value else None for value in values] for values in columns), strict=True))
+
+
+_AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+_MOST_ROWS = 100_000  # plans in the cache of each catalog
+_rows: WeakKeyDictionary[Catalog, dict[bytes, tuple[float, float]]] = WeakKeyDictionary()
+"""Cached loads within targets, by a digest of all values of a plan."""
+
+
+def at_targets(plans: Table, catalog: Catalog) -> Array:
+    """Largest load of a replica within the targets [-] and its token rate [token/s], 0 if none, (2, rows).
+
+    They depend on no demand, so a process evaluates equal plans once.
+    """
+    cached = _rows.setdefault(catalog, {})
+    names = sorted(plans.columns)
+    rows = zip(*(plans[name].tolist() for name in names), strict=True)
+    keys = [hashlib.sha256(repr((names, row)).encode()).digest() for row in rows]
+    if fresh := [row for row, key in enumerate(keys) if key not in cached]:
+        if len(cached) + len(fresh) > _MOST_ROWS:
+            cached.clear()
+            fresh = list(range(len(keys)))
+        results = evaluate(plans.take(fresh), catalog, results=_AT_TARGETS)
+        values = (np.nan_to_num(results.number(name)).tolist() for name in _AT_TARGETS)
+        cached.update(zip([keys[row] for row in fresh], zip(*values, strict=True), strict=True))
+    return np.array([cached[key] for key in keys]).T
 
 
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:

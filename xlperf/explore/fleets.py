@@ -38,6 +38,7 @@ from xlperf.explore.fleet_plans import (
     Machines,
     Pairs,
     Probed,
+    at_targets,
     crossed,
     degrees_of,
     distinct_keys,
@@ -83,10 +84,12 @@ _SPREADS = (0.15, 0.05, 0.015)
 their engine are pairs that get further numbers. [-]
 """
 _ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
+_LIKELY = (0.97, 1.12)
+"""First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
+_TRIALS = 400  # fleets in one evaluation; further ones take longer than another evaluation saves [-]
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
-_AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
 """Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
 
@@ -325,10 +328,11 @@ class FleetSearch:
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
         targeted = stacked([self.targeted(part, own) for part, own in some.items()])
-        results = evaluate(targeted, self.catalog, results=_AT_TARGETS)
+        batches, rates = at_targets(targeted, self.catalog)
         result, start = {}, 0
         for part, own in plans.items():
-            result[part] = self.scored(part, own, results.take(slice(start, start + len(own))))
+            rows = slice(start, start + len(own))
+            result[part] = self.scored(part, own, batches[rows], rates[rows] / self.output)
             start += len(own)
         return result
 
@@ -349,11 +353,9 @@ class FleetSearch:
         first = NEVER if part == DECODE else self.demand.first
         return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
 
-    def scored(self, part: str, plans: Table, results: Table) -> Probed:
+    def scored(self, part: str, plans: Table, batch: Array, rate: Array) -> Probed:
         """Accelerators that plans of a part need, each at its largest load within the targets."""
         demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
-        batch = np.nan_to_num(results.number("batch_at_targets"))
-        rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
         if part != WHOLE:
             prefill = plans.number("prefill_accelerators")
             with np.errstate(divide="ignore"):
@@ -484,18 +486,38 @@ class FleetSearch:
         return Probed.joined(results).smallest()
 
     def fewest(self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array) -> Probed:
-        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets."""
-        low, high = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
-        while len(rows := np.flatnonzero(high - low > 1.0)):
-            middle = np.floor(0.5 * (low + high))[rows]
-            _, short = self.serving(plans.take(rows), decoders[rows], middle, users[rows], copies[rows])
-            low[rows], high[rows] = np.where(short, middle, low[rows]), np.where(short, high[rows], middle)
-        return self.serving(plans, decoders, high, users, copies)[0]
+        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
 
-    def serving(
+        Fleets that cannot come near the smallest of their engine stay out.
+        """
+        low, high = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
+        fleets, is_known = np.full((2, len(low)), np.inf), np.zeros(len(low), dtype=bool)
+        rows, steps = np.arange(len(low)), np.floor(np.outer(estimates, _LIKELY))
+        while len(rows):
+            steps = np.maximum(np.minimum(steps, high[rows, None] - 1.0), low[rows, None] + 1.0)
+            place, column = np.nonzero(np.diff(steps, axis=1, prepend=-1.0) > 0.0)
+            index, number = rows[place], steps[place, column]
+            tried, short = self.serving(plans.take(index), decoders[index], number, users[index], copies[index])
+            # Ranges end at the first number that is enough, and begin at the last one before it.
+            enough = np.flatnonzero(~short | (high - low <= 1.0)[index])
+            chosen = enough[np.unique(index[enough], return_index=True)[1]]
+            ended = index[chosen]
+            high[ended], is_known[ended] = number[chosen], True
+            fleets[:, ended] = tried.fleet[chosen], tried.need[chosen]
+            before = number < high[index]
+            np.maximum.at(low, index[before], number[before])
+            least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
+            near = least <= (1.0 + _SPREADS[0]) * least_of_keys(fleets[0], plans["software"])
+            rows = np.flatnonzero(near & ((high - low > 1.0) | ~is_known))
+            # The next evaluation splits the ranges into as many parts as it has room for.
+            parts = max(_TRIALS // max(len(rows), 1), 1) + 1
+            steps = np.floor(np.linspace(low[rows], high[rows], parts + 1)).T[:, 1:-1]
+        return Probed(self.pooled(plans, decoders, high, users, copies)[0], *fleets)
+
+    def pooled(
         self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
-    ) -> tuple[Probed, np.ndarray]:
-        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill.
+    ) -> tuple[Table, Array]:
+        """Copies of given numbers of replicas that share ``users``, and their number.
 
         A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
         """
@@ -503,7 +525,13 @@ class FleetSearch:
         parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
         copies = copies * parts
         load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
-        plans = with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
+        return with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load), copies
+
+    def serving(
+        self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
+    ) -> tuple[Probed, np.ndarray]:
+        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill."""
+        plans, copies = self.pooled(plans, decoders, prefillers, users, copies)
         results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & (held := self.held(plans, results))
         short = (results.number("ttft") > self.demand.first) | ~held
