@@ -44,6 +44,8 @@ from xlperf.explore.fleet_plans import (
     distinct_keys,
     first_of_keys,
     first_ways,
+    in_copies,
+    least_numbers,
     least_of_keys,
     numbers_around,
     same_values,
@@ -86,7 +88,6 @@ their engine are pairs that get further numbers. [-]
 _ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
 _LIKELY = (0.97, 1.12)
 """First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
-_TRIALS = 400  # fleets in one evaluation; further ones take longer than another evaluation saves [-]
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
@@ -331,9 +332,9 @@ class FleetSearch:
         batches, rates = at_targets(targeted, self.catalog)
         result, start = {}, 0
         for part, own in plans.items():
-            rows = slice(start, start + len(own))
-            result[part] = self.scored(part, own, batches[rows], rates[rows] / self.output)
-            start += len(own)
+            end = start + len(own)
+            result[part] = self.scored(part, own, batches[start:end], rates[start:end] / self.output)
+            start = end
         return result
 
     def stated(self, part: str, plans: Table) -> Table:
@@ -490,48 +491,23 @@ class FleetSearch:
 
         Fleets that cannot come near the smallest of their engine stay out.
         """
-        low, high = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
-        fleets, is_known = np.full((2, len(low)), np.inf), np.zeros(len(low), dtype=bool)
-        rows, steps = np.arange(len(low)), np.floor(np.outer(estimates, _LIKELY))
-        while len(rows):
-            steps = np.maximum(np.minimum(steps, high[rows, None] - 1.0), low[rows, None] + 1.0)
-            place, column = np.nonzero(np.diff(steps, axis=1, prepend=-1.0) > 0.0)
-            index, number = rows[place], steps[place, column]
-            tried, short = self.serving(plans.take(index), decoders[index], number, users[index], copies[index])
-            # Ranges end at the first number that is enough, and begin at the last one before it.
-            enough = np.flatnonzero(~short | (high - low <= 1.0)[index])
-            chosen = enough[np.unique(index[enough], return_index=True)[1]]
-            ended = index[chosen]
-            high[ended], is_known[ended] = number[chosen], True
-            fleets[:, ended] = tried.fleet[chosen], tried.need[chosen]
-            before = number < high[index]
-            np.maximum.at(low, index[before], number[before])
+
+        def tried(rows: np.ndarray, prefillers: Array) -> tuple[Probed, np.ndarray]:
+            return self.serving(plans.take(rows), decoders[rows], prefillers, users[rows], copies[rows])
+
+        def near(low: Array, fleet: Array) -> np.ndarray:
             least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
-            near = least <= (1.0 + _SPREADS[0]) * least_of_keys(fleets[0], plans["software"])
-            rows = np.flatnonzero(near & ((high - low > 1.0) | ~is_known))
-            # The next evaluation splits the ranges into as many parts as it has room for.
-            parts = max(_TRIALS // max(len(rows), 1), 1) + 1
-            steps = np.floor(np.linspace(low[rows], high[rows], parts + 1)).T[:, 1:-1]
-        return Probed(self.pooled(plans, decoders, high, users, copies)[0], *fleets)
+            return np.asarray(least <= (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans["software"]))
 
-    def pooled(
-        self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
-    ) -> tuple[Table, Array]:
-        """Copies of given numbers of replicas that share ``users``, and their number.
-
-        A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
-        """
-        given = self.demand.load
-        parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
-        copies = copies * parts
-        load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
-        return with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load), copies
+        ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
+        prefillers, fleet, need = least_numbers(ends, np.outer(estimates, _LIKELY), tried, near)
+        return Probed(in_copies(plans, decoders, prefillers, users, copies, self.demand.load)[0], fleet, need)
 
     def serving(
         self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
     ) -> tuple[Probed, np.ndarray]:
         """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill."""
-        plans, copies = self.pooled(plans, decoders, prefillers, users, copies)
+        plans, copies = in_copies(plans, decoders, prefillers, users, copies, self.demand.load)
         results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & (held := self.held(plans, results))
         short = (results.number("ttft") > self.demand.first) | ~held
