@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore import fleet_plans, fleet_programme, fleets
+from xlperf.explore.fleet_programme import minimised
 from xlperf.explore.forms import answer_of, form_of
 from xlperf.explore.objectives import PLAN, TABLES
 
@@ -108,6 +112,53 @@ def test_cheap_machines_to_come_are_worth_waiting_for(catalog: Catalog) -> None:
     assert buy["value_of_waiting"] < 0.0 and str(buy["waiting"]).startswith("Buy now")
     for answer in (wait, buy):
         assert answer["best_first_cost"] <= min(answer["buy_now_cost"], answer["wait_cost"]) * (1.0 + 1e-9)
+
+
+def test_a_changed_cell_evaluates_only_what_depends_on_it(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mappings depend on neither growth nor prices; the pools of a fleet depend on growth alone."""
+    rows = {"mappings": 0, "pools": 0}
+
+    def counting(module: ModuleType, name: str) -> None:
+        def counted(plans: Table, *given: Any, **named: Any) -> Table:
+            rows[name] += len(plans)
+            return evaluate(plans, *given, **named)
+
+        monkeypatch.setattr(module, "evaluate", counted)
+
+    def evaluated(prices: list[list[Any]] = ROWS, **more: str) -> tuple[int, int]:
+        rows.update(mappings=0, pools=0)
+        asked(catalog, prices, prompt_length="1111", generations="H100; B200", years="3", **more)
+        return rows["mappings"], rows["pools"]
+
+    counting(fleet_plans, "mappings")
+    counting(fleets, "pools")
+    first = evaluated(growth="0.5")
+    grown = evaluated(growth="0.3")
+    assert first[0] > 100 and grown[0] <= 0.1 * first[0] and 0 < grown[1] < first[1]
+    dearer = [[*row[:6], 1.1 * row[6] if row[6] else None, *row[7:]] for row in ROWS]
+    assert evaluated(dearer, growth="0.3") == (0, 0)
+
+
+def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without draws: one programme, and one for each policy that the best plan breaks; the costs are the solver's."""
+    solved = []
+
+    def counted(*given: Any, **named: Any) -> Any:
+        solved.append(1)
+        return minimised(*given, **named)
+
+    monkeypatch.setattr(fleet_programme, "minimised", counted)
+    more = {"generations": "H100; B200", "years": "2", "growth": "0.3"}
+    for rent, best, other in ((20.0, "buy_now_cost", "wait_cost"), (0.1, "wait_cost", "buy_now_cost")):
+        solved.clear()
+        rows = [[*row[:5], 0.0, rent, 0.0, 0.9] for row in ROWS[:2]]
+        answer = asked(catalog, rows, **more).results
+        assert len(solved) == 2
+        assert answer[best] == answer["best_first_cost"] < answer[other]
+    rented = asked(catalog, rows, payment="rent", **more).results
+    assert rented["wait_cost"] == rented["best_first_cost"] and rented["buy_now_cost"] != rented["buy_now_cost"]
 
 
 def test_draws_are_seeded_and_spread(catalog: Catalog) -> None:

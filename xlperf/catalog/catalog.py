@@ -331,9 +331,9 @@ _digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
 
 
 def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catalog:
-    """Rows that plans or forms name, with accelerators ``beside``, and tables whose rows no name chooses; InputError
-    for unknown names. The same object for the same content, and the whole catalog if runs of the user's cluster correct
-    plans.
+    """Rows that plans or forms name, with accelerators ``beside``, and tables whose rows no name chooses, but no prices
+    of later years, which no plan reads; InputError for unknown names. The same object for the same content, and the
+    whole catalog if runs of the user's cluster correct plans.
     """
     if len(catalog.tables[OWN_RUNS]):
         return catalog
@@ -356,6 +356,7 @@ def _part(catalog: Catalog, chosen: dict[str, np.ndarray]) -> Catalog:
         for column in table.schema.columns:
             if column.reference == "accelerators":
                 tables[kind] = _rows_of(table, column.name, names)
+    tables["generations"] = catalog.tables["generations"].take(slice(0))
     digest = hashlib.sha256(f"{catalog.origin}\x1c{catalog.case}".encode())
     known = _digests.setdefault(catalog, {})
     for kind in EVERY_TABLE:

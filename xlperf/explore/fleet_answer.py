@@ -85,13 +85,20 @@ def futures_of(horizon: Horizon) -> list[Future]:
     ]
 
 
-def waiting_of(horizon: Horizon, futures: Sequence[Future]) -> Waiting:
-    """Buying at once, waiting a year, and the best purchases of the first year, over draws of the future."""
+def waiting_of(horizon: Horizon, futures: Sequence[Future], expected: Plan) -> Waiting:
+    """Buying at once, waiting a year, and the best purchases of the first year, over draws of the future.
+
+    ``expected``: the best plan of the expected course.
+    """
     programmes = [programme_of(horizon, future) for future in futures]
     bought = np.array([vintage.start == 0 and vintage.there != vintage.there for vintage in programmes[0].vintages])
     free, nothing = np.full(len(bought), np.nan), np.where(bought, 0.0, np.nan)
-    if len(programmes) == 1:
-        plans = [best_plan(programmes[0], *policy) for policy in ((free, True), (free, False), (nothing, True))]
+    if not int(horizon.form.filled("draws")[0]):
+        # A policy that the best plan obeys has no better plan.
+        rents, buys = bool(expected.rented[:, 0].any()), bool(expected.owned[bought, 0].any())
+        now = best_plan(programmes[0], free, False) if rents else expected
+        wait = best_plan(programmes[0], nothing, True) if buys else expected
+        plans = expected, now, wait
         return Waiting(*(plan and Commitment(plan.owned[:, 0], np.array([plan.present_cost])) for plan in plans))
     costed: dict[tuple[float, ...], Array] = {}
     both = [committed(programmes, free, False, costed), committed(programmes, nothing, True, costed)]
@@ -149,7 +156,7 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
         return no_answer(_lacking(horizon, programme))
     accounts = year_accounts(programme, plan, horizon.first_year)
     machines = machine_accounts(programme, plan, horizon.first_year)
-    waiting = waiting_of(horizon, futures_of(horizon))
+    waiting = waiting_of(horizon, futures_of(horizon), plan)
     by_generation, names = _by_generation(horizon, machines)
     accounts |= by_generation
     declared = [c.name for c in table_schema("fleet_years").columns if c.name in accounts]

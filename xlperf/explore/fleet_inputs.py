@@ -340,7 +340,8 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     years = len(demand)
     sizes = list(dict.fromkeys((float(demand.max()), float(demand.min()))))
     asked = [serve_form(form, name, most) for most in sizes]
-    catalog = part_of(catalog, asked[0], (name,))  # equal content: ways of the same search
+    paths = PricePaths(name, catalog, first_year, years)
+    catalog = part_of(catalog, asked[0], (name,))  # equal content: ways of the same search, whatever the years' prices
     fleets = [ways[0] for one in asked if (ways := serving_ways(one, catalog))]
     if not fleets:
         return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
@@ -352,7 +353,6 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
         copies.append(Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer))
     owning = _owning(fleet.plan, fleet.results, catalog)
     payment = form.word("payment")
-    paths = PricePaths(name, catalog, first_year, years)
     price, rent = np.full(years, np.nan), np.full(years, np.nan)
     if payment != RENT and owning is not None:
         bought = paths.prices("price", owning.accelerator, paths.year_in(servers_of(catalog), "accelerator"))

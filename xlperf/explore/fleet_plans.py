@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -181,6 +183,31 @@ def distinct_keys(plans: Table) -> list[tuple[object, ...]]:
     return list(zip(*([value if value == value else None for value in values] for values in columns), strict=True))
 
 
+_AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
+_MOST_ROWS = 100_000  # plans in the cache of each catalog
+_rows: WeakKeyDictionary[Catalog, dict[bytes, tuple[float, float]]] = WeakKeyDictionary()
+"""Cached loads within targets, by a digest of all values of a plan."""
+
+
+def at_targets(plans: Table, catalog: Catalog) -> Array:
+    """Largest load of a replica within the targets [-] and its token rate [token/s], 0 if none, (2, rows).
+
+    They depend on no demand, so a process evaluates equal plans once.
+    """
+    cached = _rows.setdefault(catalog, {})
+    names = sorted(plans.columns)
+    rows = zip(*(plans[name].tolist() for name in names), strict=True)
+    keys = [hashlib.sha256(repr((names, row)).encode()).digest() for row in rows]
+    if fresh := [row for row, key in enumerate(keys) if key not in cached]:
+        if len(cached) + len(fresh) > _MOST_ROWS:
+            cached.clear()
+            fresh = list(range(len(keys)))
+        results = evaluate(plans.take(fresh), catalog, results=_AT_TARGETS)
+        values = (np.nan_to_num(results.number(name)).tolist() for name in _AT_TARGETS)
+        cached.update(zip([keys[row] for row in fresh], zip(*values, strict=True), strict=True))
+    return np.array([cached[key] for key in keys]).T
+
+
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
     """The first ``each`` rows of every key, in a given order."""
     number: dict[object, int] = {}
@@ -259,10 +286,59 @@ def numbers_around(centers: Array, spreads: Array) -> tuple[np.ndarray, Array]:
     return np.nonzero(fresh)[0], steps[fresh]
 
 
+_TRIALS = 400  # plans in one evaluation; further ones take longer than another evaluation saves [-]
+
+
+def least_numbers(
+    ends: tuple[Array, Array], likely: Array,
+    tried: Callable[[np.ndarray, Array], tuple[Probed, np.ndarray]], near: Callable[[Array, Array], np.ndarray],
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """The least number of each row above the first end that is not short, with its fleet and need: infinite if left
+    out.
+
+    ``likely``: first numbers to try, (rows, numbers). ``tried``: probes of rows at numbers, and whether they are short.
+    ``near``: whether rows count still, by the largest number that is short and the fleet known so far.
+    """
+    (low, high), number_of_rows = ends, len(likely)
+    fleets, is_known = np.full((2, number_of_rows), np.inf), np.zeros(number_of_rows, dtype=bool)
+    rows, steps = np.arange(number_of_rows), np.floor(likely)
+    while len(rows):
+        steps = np.maximum(np.minimum(steps, high[rows, None] - 1.0), low[rows, None] + 1.0)
+        place, column = np.nonzero(np.diff(steps, axis=1, prepend=-1.0) > 0.0)
+        index, numbers = rows[place], steps[place, column]
+        probed, short = tried(index, numbers)
+        # Ranges end at the first number that is enough, and begin at the last one before it.
+        enough = np.flatnonzero(~short | (high - low <= 1.0)[index])
+        chosen = enough[np.unique(index[enough], return_index=True)[1]]
+        ended = index[chosen]
+        high[ended], is_known[ended] = numbers[chosen], True
+        fleets[:, ended] = probed.fleet[chosen], probed.need[chosen]
+        before = numbers < high[index]
+        np.maximum.at(low, index[before], numbers[before])
+        rows = np.flatnonzero(near(low, fleets[0]) & ((high - low > 1.0) | ~is_known))
+        # The next evaluation splits the ranges into as many parts as it has room for.
+        parts = max(_TRIALS // max(len(rows), 1), 1) + 1
+        steps = np.floor(np.linspace(low[rows], high[rows], parts + 1)).T[:, 1:-1]
+    return high, *fleets
+
+
 def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
     """Plans with given numbers of decode and prefill replicas."""
     prefill = prefillers * plans.number(f"prefill_{TP}")
     return with_columns(plans, num_accelerators=decoders * plans.number(TP) + prefill, prefill_accelerators=prefill)
+
+
+def in_copies(
+    plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array, given: float
+) -> tuple[Table, Array]:
+    """Copies of given numbers of replicas that share ``users`` or have a ``given`` load each, and their number.
+
+    A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
+    """
+    parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
+    copies = copies * parts
+    load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
+    return with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load), copies
 
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:

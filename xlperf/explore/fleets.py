@@ -38,11 +38,14 @@ from xlperf.explore.fleet_plans import (
     Machines,
     Pairs,
     Probed,
+    at_targets,
     crossed,
     degrees_of,
     distinct_keys,
     first_of_keys,
     first_ways,
+    in_copies,
+    least_numbers,
     least_of_keys,
     numbers_around,
     same_values,
@@ -83,10 +86,11 @@ _SPREADS = (0.15, 0.05, 0.015)
 their engine are pairs that get further numbers. [-]
 """
 _ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
+_LIKELY = (0.97, 1.12)
+"""First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
-_AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
 """Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
 
@@ -325,11 +329,12 @@ class FleetSearch:
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
         targeted = stacked([self.targeted(part, own) for part, own in some.items()])
-        results = evaluate(targeted, self.catalog, results=_AT_TARGETS)
+        batches, rates = at_targets(targeted, self.catalog)
         result, start = {}, 0
         for part, own in plans.items():
-            result[part] = self.scored(part, own, results.take(slice(start, start + len(own))))
-            start += len(own)
+            end = start + len(own)
+            result[part] = self.scored(part, own, batches[start:end], rates[start:end] / self.output)
+            start = end
         return result
 
     def stated(self, part: str, plans: Table) -> Table:
@@ -349,11 +354,9 @@ class FleetSearch:
         first = NEVER if part == DECODE else self.demand.first
         return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
 
-    def scored(self, part: str, plans: Table, results: Table) -> Probed:
+    def scored(self, part: str, plans: Table, batch: Array, rate: Array) -> Probed:
         """Accelerators that plans of a part need, each at its largest load within the targets."""
         demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
-        batch = np.nan_to_num(results.number("batch_at_targets"))
-        rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
         if part != WHOLE:
             prefill = plans.number("prefill_accelerators")
             with np.errstate(divide="ignore"):
@@ -484,26 +487,27 @@ class FleetSearch:
         return Probed.joined(results).smallest()
 
     def fewest(self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array) -> Probed:
-        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets."""
-        low, high = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
-        while len(rows := np.flatnonzero(high - low > 1.0)):
-            middle = np.floor(0.5 * (low + high))[rows]
-            _, short = self.serving(plans.take(rows), decoders[rows], middle, users[rows], copies[rows])
-            low[rows], high[rows] = np.where(short, middle, low[rows]), np.where(short, high[rows], middle)
-        return self.serving(plans, decoders, high, users, copies)[0]
+        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
+
+        Fleets that cannot come near the smallest of their engine stay out.
+        """
+
+        def tried(rows: np.ndarray, prefillers: Array) -> tuple[Probed, np.ndarray]:
+            return self.serving(plans.take(rows), decoders[rows], prefillers, users[rows], copies[rows])
+
+        def near(low: Array, fleet: Array) -> np.ndarray:
+            least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
+            return np.asarray(least <= (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans["software"]))
+
+        ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
+        prefillers, fleet, need = least_numbers(ends, np.outer(estimates, _LIKELY), tried, near)
+        return Probed(in_copies(plans, decoders, prefillers, users, copies, self.demand.load)[0], fleet, need)
 
     def serving(
         self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
     ) -> tuple[Probed, np.ndarray]:
-        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill.
-
-        A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
-        """
-        given = self.demand.load
-        parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
-        copies = copies * parts
-        load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
-        plans = with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
+        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill."""
+        plans, copies = in_copies(plans, decoders, prefillers, users, copies, self.demand.load)
         results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & (held := self.held(plans, results))
         short = (results.number("ttft") > self.demand.first) | ~held
