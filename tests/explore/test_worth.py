@@ -153,6 +153,10 @@ def test_the_worksheet_function_spills_what_more_is_worth(catalog: Catalog) -> N
     own = worth(plan, catalog, usual_changes(plan, catalog))
     place = list(block[0]).index("worth (USD)")
     assert [row[place] for row in block[1:]] == own["worth"].tolist()
+    per_token = list(block[0]).index("token worth (USD/Mtoken)")
+    shown = [row[per_token] / float(value) for row, value in zip(block[1:], own["token_worth"], strict=True) if value]
+    assert len(shown) > 3 and shown == pytest.approx([1e6] * len(shown), rel=1e-12)
+    assert "utilization" in [row[list(block[0]).index("input")] for row in block[1:]]
     asked = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1.1", "x1.2"]]])
     assert len(asked) == 3 and asked[1][place] >= asked[2][place] > 0.0
     wrong = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1..x2"]]])

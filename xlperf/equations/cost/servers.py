@@ -91,7 +91,7 @@ def quote_lines(server: Columns, capex: Array) -> dict[str, Array]:
     return {
         "support_cost": capex * server.support_share / YEAR,
         "rented_storage_cost": server.rented_storage * server.storage_price * MONTHS / YEAR,
-        "setup_cost": server.setup_cost * capital_recovery_rate(server.discount_rate, server.life),
+        "setup_cost": server.setup_price * capital_recovery_rate(server.discount_rate, server.life),
     }
 
 
@@ -256,7 +256,7 @@ def server_costs(server: Columns) -> dict[str, Array]:
         **hour,
         "accelerators_planned": planned,
         "power_planned": planned * terms.grid_power,
-        "capex_planned": planned * (terms.capex + terms.facility + server.setup_cost),
+        "capex_planned": planned * (terms.capex + terms.facility + server.setup_price),
         "cost_planned": planned * hour["cost_rate"] * terms.utilization * YEAR,
     }
 
