@@ -87,7 +87,13 @@ def test_parts_of_an_owned_hour_add_up(catalog: Catalog) -> None:
     assert owned["hour_memory"][0] / owned["hour_accelerator"][0] == pytest.approx(memory / SERVER["accelerator_price"])
 
 
-QUOTE = {"support_share": 0.04, "rented_storage": 2, "storage_price": 0.023, "setup_price": 1500, "downtime_share": 0.05}
+QUOTE = {
+    "support_share": 0.04,
+    "rented_storage": 2,
+    "storage_price": 0.023,
+    "setup_price": 1500,
+    "downtime_share": 0.05,
+}
 QUOTE_LINES = {"support": "support_share", "rented_storage": "storage_price", "setup": "setup_price",
                "downtime": "downtime_share"}  # fmt: skip
 
