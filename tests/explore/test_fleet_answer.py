@@ -57,16 +57,26 @@ def asked(catalog: Catalog, rows: list[list[Any]] = ROWS, **more: str) -> Asked:
     )
 
 
+QUOTE = {"support_share": 0.04, "rented_storage": 2e12, "storage_price": 2.3e-11, "setup_price": 1500.0,
+         "downtime_share": 0.05, "utilization": 0.9}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("accelerator", "demand"),
+    ("accelerator", "demand", "quote"),
     [
-        ("H100-SXM-80GB", {"request_rate": "200"}),
-        ("H100-SXM-80GB", {"request_rate": "", "users": "3000"}),
-        ("B200-SXM-180GB", {"request_rate": "700", "energy_price": "0.2", "power_usage_effectiveness": "1.4"}),
+        ("H100-SXM-80GB", {"request_rate": "200"}, {}),
+        ("H100-SXM-80GB", {"request_rate": "200"}, QUOTE),
+        ("H100-SXM-80GB", {"request_rate": "", "users": "3000"}, {}),
+        ("B200-SXM-180GB", {"request_rate": "700", "energy_price": "0.2", "power_usage_effectiveness": "1.4"}, {}),
     ],
 )
-def test_one_year_is_the_owned_answer_of_serve(accelerator: str, demand: dict[str, str], catalog: Catalog) -> None:
+def test_one_year_is_the_owned_answer_of_serve(
+    accelerator: str, demand: dict[str, str], quote: dict[str, float], catalog: Catalog
+) -> None:
     """One year at the annuity's book value costs what Serve says of an owner, in tokens, money and power."""
+    servers = catalog.tables["servers"]
+    lines = {name: np.full(len(servers), value) for name, value in quote.items()}
+    catalog = catalog.with_tables([servers.with_columns(lines)])
     rows = [[*row[:5], 0.0, *row[6:8], None] for row in ROWS]
     result = asked(catalog, rows, years="1", payment="own", generations=accelerator, **demand)
     words = {name: text for name, text in {**SERVED, **demand}.items() if text}

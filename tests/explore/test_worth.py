@@ -50,7 +50,7 @@ def test_at_the_price_that_it_is_worth_a_token_costs_as_before(catalog: Catalog,
     plan = table(row)
     changes = usual_changes(plan, catalog)
     result = worth(plan, catalog, changes)
-    assert len(result) == (8 if plan.kind == "inference" else 6)
+    assert len(result) == (9 if plan.kind == "inference" else 7)
     assert (result["worth"] > 0.0).any()
     cost = "cost_per_million_tokens" if plan.kind == "training" else "cost_per_million_output_tokens_all_in"
     before = search(plan, catalog, "cost").results[cost][0]
@@ -153,6 +153,10 @@ def test_the_worksheet_function_spills_what_more_is_worth(catalog: Catalog) -> N
     own = worth(plan, catalog, usual_changes(plan, catalog))
     place = list(block[0]).index("worth (USD)")
     assert [row[place] for row in block[1:]] == own["worth"].tolist()
+    per_token = list(block[0]).index("token worth (USD/Mtoken)")
+    shown = [row[per_token] / float(value) for row, value in zip(block[1:], own["token_worth"], strict=True) if value]
+    assert len(shown) > 3 and shown == pytest.approx([1e6] * len(shown), rel=1e-12)
+    assert "utilization" in [row[list(block[0]).index("input")] for row in block[1:]]
     asked = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1.1", "x1.2"]]])
     assert len(asked) == 3 and asked[1][place] >= asked[2][place] > 0.0
     wrong = Session().call("XLPERF_SHADOW_PRICE", [cells, [["accelerators.memory bandwidth", "x1..x2"]]])
@@ -248,6 +252,72 @@ def test_worth_under_an_open_load_is_the_difference_of_costs_at_the_largest_rate
                 one.name,
                 name,
             )
+
+
+def _difference(catalog: Catalog, row: dict[str, Any], name: str, step: float) -> float:
+    """Fall of the least cost per unit of an input that changes by a factor, without the search."""
+    costs = [_least_cost(table({**row, name: row[name] * each}), catalog)[0] for each in (1.0, step)]
+    return (costs[0] - costs[1]) / (row[name] * (step - 1.0))
+
+
+@pytest.mark.parametrize("load", ["ttft", "tpot"])
+def test_a_millisecond_of_a_target_has_the_price_of_finite_differences(catalog: Catalog, load: str) -> None:
+    """What a looser target takes off the cost of a million tokens at the largest load that keeps it."""
+    row = {**OPEN, **LOADS[load]}
+    plan = table(row)
+    known = [one for one in usual_changes(plan, catalog) if one.name.endswith("target")]
+    result = worth(plan, catalog, known)
+    prices = dict(zip([one.name for one in known], result["token_worth"].tolist(), strict=True))
+    name = f"{load}_target"
+    other = {"ttft": "tpot_target", "tpot": "ttft_target"}[load]
+    assert prices[name] > 0.0 and prices[other] == 0.0
+    per_unit = _difference(catalog, row, name.replace("_", " "), STEP)
+    assert prices[name] == pytest.approx(per_unit, rel=0.01)
+
+
+IDLE_ROWS: dict[str, dict[str, Any]] = {
+    "rent": {}, "stated rent": {"hour price": 3.0}, "owner by prices": {"accelerator": "GB300-NVL72"},
+    "owner by servers": {"accelerator": "GB300-NVL72"},
+}  # fmt: skip
+
+
+def _priced(catalog: Catalog, case: str, plan: Any) -> Catalog:
+    """A catalog in which the accelerator of a plan is paid for as a case says; by servers four fifths are used."""
+    if case != "owner by servers":
+        return catalog
+    return changed_catalog(catalog, plan, [(Varied("servers", "utilization", np.array([0.8]), False), 0.8)])
+
+
+@pytest.mark.parametrize("used", ["", 0.6])
+@pytest.mark.parametrize("case", IDLE_ROWS)
+def test_idle_hours_have_the_price_of_finite_differences(catalog: Catalog, case: str, used: Any) -> None:
+    """Rented hours that nobody uses are paid as an owner's are."""
+    row = {**OPEN, "max running batch": 16, **IDLE_ROWS[case], "utilization": used}
+    plan = table(row)
+    catalog = _priced(catalog, case, plan)
+    (lever,) = (one for one in usual_changes(plan, catalog) if one.name == "utilization")
+    result = worth(plan, catalog, [lever])
+    value = float(result["value_before"][0])
+    assert value == (used or (0.8 if "servers" in case else 1.0))
+    stated = {**row, "utilization": value}
+    step = STEP if value < 1.0 else 2.0 - STEP  # there are no more hours than all
+    assert result["token_worth"][0] == pytest.approx(_difference(catalog, stated, "utilization", step), rel=0.01)
+    slope = _difference(catalog, stated, "utilization", 1.0 - 1e-4)
+    assert result["token_worth"][0] == pytest.approx(slope, rel=0.011)  # of 1 / u, over one per cent
+    assert result["worth"][0] > 0.0
+
+
+def test_a_blank_share_of_the_hours_is_all_of_a_rent_and_the_share_of_the_sheet_of_an_owner(catalog: Catalog) -> None:
+    for case, other in IDLE_ROWS.items():
+        row = {**OPEN, "max running batch": 16, **other}
+        known, usual = _priced(catalog, case, table(row)), 0.8 if "servers" in case else 1.0
+        blank, whole, half = (evaluate(table({**row, **used}), known) for used in (
+            {}, {"utilization": usual}, {"utilization": usual / 2.0}))  # fmt: skip
+        assert blank[COST][0] == whole[COST][0], case  # to the last bit
+        free = evaluate(table({**row, "energy price": 0.0}), known)[COST][0]  # a rent includes energy
+        assert half[COST][0] - whole[COST][0] == pytest.approx(free, rel=1e-9), case
+        for name in ("ttft", "tpot", "energy_per_token", "tokens_per_second"):
+            assert half[name][0] == whole[name][0], (case, name)
 
 
 def test_worth_under_an_open_load_does_not_depend_on_the_stated_rate(catalog: Catalog) -> None:

@@ -223,6 +223,7 @@ def _prices(number: int) -> Row:
     """Prices that some plans state themselves."""
     return {
         "hour_price": (None, None, 2.0, None, None, 3.5, None)[number % 7],
+        "utilization": (None, None, None, 0.7, None, 0.9)[number % 6],
         "energy_price": (None, 0.03, None, None, 0.06)[number % 5],
         "power_usage_effectiveness": (None, None, 1.1, 1.4)[number % 4],
         "carbon_intensity": (None, 50, None, 300, None, None)[number % 6],

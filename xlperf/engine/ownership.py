@@ -57,11 +57,12 @@ LINES = (
     ("purchase price: accelerator, server, network, storage", ("capex",)),
     ("life, cost of capital, resale value", ("recovery_rate",)),
     ("maintenance and staff", ("maintenance_share", "staff_cost")),
+    ("support, rented storage, set-up", ("quoted_cost_rate",)),
     ("rack and building", ("facility", "facility_recovery_rate")),
     ("power of server and network", ("server_power", "load_share")),
     ("power usage effectiveness", ("power_usage_effectiveness",)),
     ("price of electric energy", ("energy_price",)),
-    ("utilization", ("utilization",)),
+    ("utilization, downtime", ("utilization",)),
 )
 
 

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 OF_ENERGY = ("energy_price", "power_usage_effectiveness", "carbon_intensity")  # columns of plans and of both sheets
 PLAN_PRICES = ("hour_price", *OF_ENERGY)
+OF_OWNER = ("utilization", *OF_ENERGY)
 
 
 def with_stated(prices: Columns, plans: Table) -> Columns:
-    """Columns of the sheet prices or servers, a row for each plan, with the values of OF_ENERGY that plans state."""
-    stated = {name: plans.number(name) for name in OF_ENERGY if name in plans}
+    """Columns of the sheet prices or servers, a row for each plan, with the values of OF_OWNER that plans state."""
+    stated = {name: plans.number(name) for name in OF_OWNER if name in plans}
     if not stated:
         return prices
 
@@ -220,10 +221,12 @@ class Priced(NamedTuple):
 
 
 def priced(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: np.ndarray) -> Priced:
-    """Cost and power of accelerators by the catalog and by stated prices; an hour price is a rent, energy included."""
+    """Cost and power of accelerators by the catalog and by stated prices; an hour price is a rent, energy included.
+    Idle hours of a rent are paid in the others.
+    """
     terms, rented = arrays.terms.take(accelerators), arrays.rented[accelerators]
-    if any(name in plans for name in OF_ENERGY):
-        # Owned accelerators anew, at the stated prices of energy.
+    if any(name in plans for name in OF_OWNER):
+        # Owned accelerators anew, at the stated prices of energy and share of hours in use.
         columns = {**arrays.terms._asdict(), **arrays.owning}
         price = with_stated(Columns(lambda name: columns[name][accelerators]), plans)
         owning = {name: getattr(price, name) for name in arrays.owning}
@@ -248,4 +251,21 @@ def priced(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: 
             cost_rate=np.where(given, hour, terms.cost_rate), energy_price=np.where(given, 0.0, terms.energy_price)
         )
         rented = rented | given
+    if "utilization" in plans:
+        used = plans.number("utilization")
+        idle = rented & ~np.isnan(used)
+        terms = terms._replace(cost_rate=np.where(idle, terms.cost_rate / used, terms.cost_rate))
     return Priced(terms, rented)
+
+
+def hours_used(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: np.ndarray) -> Array:
+    """Share of the paid hours in which accelerators work, as :func:`priced` takes it. [-]"""
+    by_sheet = arrays.owning["utilization"][accelerators]
+    by_server = np.flatnonzero(arrays.by_server[accelerators])
+    if len(by_server):
+        servers = catalog.tables["servers"]
+        rows = first_rows(servers, catalog, accelerators[by_server])
+        by_sheet[by_server] = servers.filled("utilization")[rows]
+    usual = np.where(priced(plans, catalog, arrays, accelerators).rented, 1.0, by_sheet)
+    stated = plans.number("utilization")
+    return np.where(np.isnan(stated), usual, stated)

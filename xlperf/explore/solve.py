@@ -21,6 +21,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.join import POOLS, pool_rows
+from xlperf.engine.prices import hours_used
 from xlperf.engine.software import peak_names
 from xlperf.equations.cost.tco import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS
@@ -274,6 +277,7 @@ def _with_rate(plans: Table, rates: Array) -> Table:
 
 STEP = 1.01  # default factor of the change [-]
 AREA = "die_area"
+USED = "utilization"
 LONG = 3.0  # total time of the searches from which on processes share them: as long as the processes take to start [s]
 ROUNDING = 1e-12  # relative difference of equal costs through the rounding of sums [-]
 SMALL = 0.1  # relative size of a small change, for which the last unit is evaluated as well [-]
@@ -291,8 +295,9 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
     """One per cent more of the stated inputs that dominate most plans, and of every limit.
 
     Memory bandwidth, memory, peak rate, area of the compute dies (with rates and cache in proportion) and power of the
-    accelerators, bandwidth of their links, and the plan's targets and power limit. For derived accelerators: area and
-    power of the device, rate and capacity of its memory, and the links.
+    accelerators, bandwidth of their links, the share of the paid hours in use, and the plan's targets and power limit.
+    For derived accelerators: area and power of the device, rate and capacity of its memory, and the links. One per cent
+    less of a number that is at its bound.
     """
     (peak,) = peak_names(plan, catalog)
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
@@ -302,7 +307,7 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
     else:
         columns = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
         names = [("accelerators", name) for name in columns]
-    names += [("networks", "link_bandwidth"), (plan.kind, "power_limit")]
+    names += [("networks", "link_bandwidth"), (plan.kind, USED), (plan.kind, "power_limit")]
     if plan.kind == "inference":
         names += [(plan.kind, name) for name in TARGETS.values()]
     changes = [Varied(sheet, name, np.array([STEP]), True) for sheet, name in names]
@@ -345,7 +350,9 @@ def worth(
         first = change.bound if isinstance(change, Limit) else _first(plan, catalog, change)
         for second in _values(change, first):
             asked.append((number, first, second))
-            less += [(number, first, 2.0 * first - second)] if abs(second - first) <= SMALL * abs(first) else []
+            other = 2.0 * first - second
+            small = abs(second - first) <= SMALL * abs(first)
+            less += [(number, first, other)] if small and _is_possible(change, other) else []
     tasks = [*asked, *less]
     shared = effort.get("processes", 1) if (monotonic() - start) * len(tasks) > LONG else 1
     alone: Effort = {**effort, "progress": None, "processes": 1}
@@ -375,7 +382,20 @@ def _best_with(
 def _values(change: Change, first: float) -> list[float]:
     if isinstance(change, Limit):
         return [first * (STEP if change.sign in ("<", "<=") else 2.0 - STEP)]
-    return [first * value if change.factors else value for value in change.values.tolist()]
+    values = [first * value if change.factors else value for value in change.values.tolist()]
+    others = [2.0 * first - value for value in values]
+    return [
+        other if change.factors and not _is_possible(change, value) and _is_possible(change, other) else value
+        for value, other in zip(values, others, strict=True)
+    ]
+
+
+def _is_possible(change: Change, value: float) -> bool:
+    """Whether a number of a plan or a sheet is within its bounds."""
+    if isinstance(change, Limit):
+        return True
+    (low, high, exclusive), inside = change.declared.limits, value / unit_of(change.declared).factor
+    return low <= inside <= high and not (exclusive and inside == low)
 
 
 def break_even(
@@ -417,15 +437,17 @@ def _line(
     before, after, less = result
     now, then = _cost(before, cost), _cost(after, cost)
     alike = 10.0 * EXACT if is_open(plan) else ROUNDING
-    last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now, alike) / (second - first)
-    if isinstance(change, Limit) and change.sign in (">", ">="):
-        last = -last
+    # A limit is loosened; of another number one more unit counts, whichever way it changes.
+    step = abs(second - first) if isinstance(change, Limit) else second - first
+    last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now, alike) / step
+    more = _gain(after, now, then, alike) / step
+    saved = 0.0 if more == 0.0 else (now - then) / step
     same = before.chosen_words == after.chosen_words
     return {
         "plan": plan.stated_word("name") or plan.place(0, "name"), "input": declared.header,
         "sheet": "limit" if isinstance(change, Limit) else change.sheet, "value_before": first, "value_after": second,
-        "cost_before": now, "cost_after": then, "worth": _gain(after, now, then, alike) / abs(second - first),
-        "worth_of_last": abs(last) if last == 0.0 else last,
+        "cost_before": now, "cost_after": then, "worth": more + 0.0,
+        "worth_of_last": abs(last) if last == 0.0 else last, "token_worth": saved,
         "chosen": after.words if not after.found else "the same plan" if same else after.chosen_words,
     }  # fmt: skip
 
@@ -442,9 +464,20 @@ def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
 
 
 def _stated(plan: Table, catalog: Catalog, change: Varied) -> np.ndarray:
+    if (change.sheet, change.name) == (plan.kind, USED):
+        return _hours_used(plan, catalog)
     if change.sheet == plan.kind:
         return plan.number(change.name)
     return np.asarray(catalog.tables[change.sheet].number(change.stored)[sheet_rows(catalog, plan, change)])
+
+
+def _hours_used(plan: Table, catalog: Catalog) -> np.ndarray:
+    """Share of the paid hours in which the accelerators of a plan work; NaN if those of its pools differ."""
+    rows = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    pools = [rows, *(pool_rows(plan, catalog, rows, pool=pool) for pool in POOLS)]
+    arrays = catalog_arrays(catalog, np.concatenate(pools))
+    used, *others = (hours_used(plan, catalog, arrays, pool) for pool in pools)
+    return np.where(np.logical_and.reduce([other == used for other in others]), used, np.nan)
 
 
 def _first(plan: Table, catalog: Catalog, change: Varied) -> float:
@@ -463,6 +496,8 @@ def changed(
     """The plan, the catalog and the limits with another number."""
     if isinstance(change, Limit):
         return plan, catalog, [limit._replace(bound=value) if limit == change else limit for limit in limits]
+    if change.sheet == plan.kind:
+        return *with_value(plan, catalog, replace(change, factors=False), value), limits
     ratio = value / first
     if (change.sheet, change.name) != ("accelerators", AREA):
         return *with_value(plan, catalog, change, ratio if change.factors else value), limits

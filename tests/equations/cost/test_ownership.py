@@ -14,11 +14,11 @@ from shipped import few_rows, plain_workbook
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import grouped, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, evaluate_servers
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.servers import network_parts
 from xlperf.workbook.data_sheets import table_of
 
@@ -85,6 +85,81 @@ def test_parts_of_an_owned_hour_add_up(catalog: Catalog) -> None:
     made = evaluate_designs(catalog.tables["chiplets"], catalog)
     memory = float(made["memory"][0] + made["wasted_memory"][0])
     assert owned["hour_memory"][0] / owned["hour_accelerator"][0] == pytest.approx(memory / SERVER["accelerator_price"])
+
+
+QUOTE = {
+    "support_share": 0.04,
+    "rented_storage": 2,
+    "storage_price": 0.023,
+    "setup_price": 1500,
+    "downtime_share": 0.05,
+}
+QUOTE_LINES = {"support": "support_share", "rented_storage": "storage_price", "setup": "setup_price",
+               "downtime": "downtime_share"}  # fmt: skip
+
+
+def _quoted(catalog: Catalog, **columns: object) -> Catalog:
+    return catalog.with_tables([table_of("servers", [{**OWNED, "utilization": 0.8, "residual_share": 0.2, **columns}])])
+
+
+@pytest.mark.parametrize("part", QUOTE_LINES)
+def test_a_line_of_a_quote_is_a_part_of_its_own(catalog: Catalog, part: str) -> None:
+    """Nothing by default, to the last bit; alone it moves its own part and the total, in hours of servers and plans."""
+    column = QUOTE_LINES[part]
+    own = {column: QUOTE[column], **({"rented_storage": QUOTE["rented_storage"]} if part == "rented_storage" else {})}
+    zero = dict.fromkeys(QUOTE, 0)
+    for kind, name, evaluated in (
+        ("servers_results", "cost_rate", lambda known: evaluate_servers(known.tables["servers"])),
+        ("ownership", "hour_cost", lambda known: evaluate_ownership(_plans("training", PLANS), known)),
+    ):
+        before, blank, after = (evaluated(_quoted(catalog, **given)) for given in ({}, zero, own))
+        of_part = f"{part}_cost" if kind == "servers_results" else f"hour_{part}"
+        parts = grouped(kind, "hour")
+        assert of_part in parts and (before[of_part] == 0.0).all() and (after[of_part] > 0.0).all()
+        for other in before.columns:
+            np.testing.assert_array_equal(blank[other], before[other], err_msg=other)
+            if other in parts and other != of_part:
+                np.testing.assert_allclose(after[other], before[other], rtol=1e-12, err_msg=other)
+        np.testing.assert_allclose(after[name] - before[name], after[of_part], rtol=1e-9)
+
+
+def test_lines_of_a_quote_cost_what_they_say(catalog: Catalog) -> None:
+    """By hand: two TB at 0.023 USD per GB and month, 4 % a year, set-up over five years, one hour of twenty lost."""
+    hour = evaluate_servers(_quoted(catalog, **QUOTE).tables["servers"])
+    whole = sum(hour[name] for name in grouped("servers_results", "hour"))
+    np.testing.assert_allclose(whole, hour["cost_rate"], rtol=1e-12)
+    paid = 0.8 * YEAR
+    assert hour["rented_storage_cost"][0] == pytest.approx(2000 * 0.023 * 12 / paid, rel=1e-12)
+    assert hour["support_cost"][0] == pytest.approx(0.04 * hour["capex"][0] / paid, rel=1e-12)
+    rate, life = 0.08, 5.0  # of the defaults of the sheet
+    yearly = 1500 * rate / (1.0 - (1.0 + rate) ** -life)
+    assert hour["setup_cost"][0] == pytest.approx(yearly / paid, rel=1e-12)
+    up = hour["cost_rate"] - hour["energy_cost"] - hour["downtime_cost"]
+    assert hour["downtime_cost"][0] == pytest.approx(float(up[0]) / 19.0, rel=1e-12)
+    upkeep = (0.03 * hour["capex"] + OWNED.get("staff_cost", 0.0)) / paid
+    assert hour["running_cost"][0] == pytest.approx(float(upkeep[0]), rel=1e-9)
+    planned = {"fixed_accelerators": 64, **QUOTE}
+    result = evaluate_servers(_quoted(catalog, **planned).tables["servers"])
+    spent = 64 * (result["capex"] + result["facility"] + 1500)
+    assert result["capex_planned"][0] == pytest.approx(float(spent[0]), rel=1e-12)
+
+
+def test_the_bridge_ends_at_the_hour_with_the_lines_of_a_quote(catalog: Catalog) -> None:
+    known, plans = _quoted(catalog, **QUOTE), _plans("training", PLANS)
+    bridge, owned = cost_bridge(plans, known), evaluate_ownership(plans, known)
+    assert "support, rented storage, set-up" in bridge["line"].tolist()
+    last = [row for row, line in enumerate(bridge["line"].tolist()) if line == "owner, sheet servers"]
+    np.testing.assert_array_equal(bridge["cost"][last], owned["owned_cost_per_million_tokens"])
+
+
+def test_a_plan_states_the_share_of_the_hours_in_use(catalog: Catalog) -> None:
+    """Of the owner's server and of the rent alike: half the hours cost twice as much, energy apart."""
+    by_plan = evaluate_ownership(_plans("training", {**PLANS, "utilization": [0.5] * 3}), catalog)
+    servers = catalog.tables["servers"]
+    half = servers.with_columns({"utilization": np.full(len(servers), 0.5)})
+    by_sheet = evaluate_ownership(_plans("training", PLANS), catalog.with_tables([half]))
+    for name in (*HOUR_PARTS, "hour_cost", "yearly_cost", "owned_embodied_carbon_per_million_tokens"):
+        np.testing.assert_array_equal(by_plan[name], by_sheet[name], err_msg=name)
 
 
 def test_an_owned_hour_is_that_of_the_server(catalog: Catalog) -> None:

@@ -19,6 +19,8 @@ from xlperf.equations.cost.tco import (
     pool_mean,
 )
 
+MONTHS = 12.0  # of a year [-]
+
 
 class DrawnPower(NamedTuple):
     """Power of the accelerators of plans, (rows,)."""
@@ -47,6 +49,8 @@ class OwnerTerms(NamedTuple):
     energy_price: Array  # Price of electric energy [USD/J]
     utilization: Array  # Used share of the time [-]
     load_share: Array  # Mean power while it works over the power at full load [-]
+    period: Array  # Period of maintenance and staff [s]
+    quoted_cost_rate: Array  # Support, rented storage and set-up per second of paid time [USD/s]
 
     @property
     def grid_power(self) -> Array:
@@ -72,9 +76,23 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTe
         server_power=power,
         power_usage_effectiveness=server.power_usage_effectiveness,
         energy_price=server.energy_price,
-        utilization=np.where(used > 0.0, used, np.nan),
+        utilization=np.where(used > 0.0, used, np.nan) * (1.0 - server.downtime_share),
         load_share=load,
+        period=np.full_like(power, YEAR),
+        quoted_cost_rate=sum(quote_lines(server, bought * (1.0 + server.storage_share)).values(), np.zeros_like(power)),
     )
+
+
+def quote_lines(server: Columns, capex: Array) -> dict[str, Array]:
+    """Cost of a second of paid time of an accelerator for lines of a quote that are no part of its price. [USD/s]
+
+    Set-up is paid once, with the cost of capital over the life, and nothing of it is left then.
+    """
+    return {
+        "support_cost": capex * server.support_share / YEAR,
+        "rented_storage_cost": server.rented_storage * server.storage_price * MONTHS / YEAR,
+        "setup_cost": server.setup_price * capital_recovery_rate(server.discount_rate, server.life),
+    }
 
 
 def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) -> OwnerTerms:
@@ -95,6 +113,8 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
         energy_price=price.energy_price,
         utilization=price.utilization,
         load_share=mean_load(drawn.mean, drawn.limit, np.minimum(drawn.limit / price.server_power, 1.0)),
+        period=unknown.period,
+        quoted_cost_rate=nothing,
     )
     return OwnerTerms(*(np.where(np.isnan(value), other, value) for value, other in zip(stated, unknown, strict=True)))
 
@@ -105,9 +125,12 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
     total = owned_cost_rate(*terms)
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
     energy = energy * terms.load_share
+    used = terms.utilization / (1.0 - server.downtime_share)
     housed = terms.facility * terms.facility_recovery_rate
-    capital = (terms.capex * terms.recovery_rate + housed) / terms.utilization
-    earned = terms.recovery_rate / terms.utilization
+    capital = (terms.capex * terms.recovery_rate + housed) / used
+    earned = terms.recovery_rate / used
+    quoted = {name: rate / used for name, rate in quote_lines(server, terms.capex).items()}
+    down = (total - energy) * server.downtime_share
     stored = terms.capex * server.storage_share / (1.0 + server.storage_share)
     return {
         "network_cost": array(network),
@@ -117,9 +140,11 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
         "server_cost": server.server_price / server.num_accelerators * earned,
         "network_capital_cost": array(network) * earned,
         "storage_cost": stored * earned,
-        "facility_cost": housed / terms.utilization,
+        "facility_cost": housed / used,
         "capital_cost": capital,
-        "running_cost": total - capital - energy,
+        "running_cost": total - capital - energy - sum(quoted.values()) - down,
+        **quoted,
+        "downtime_cost": down,
         "energy_cost": energy,
         "cost_rate": total,
         "carbon_rate": carbon_of_energy(terms.grid_power * terms.load_share, server.carbon_intensity),
@@ -231,7 +256,7 @@ def server_costs(server: Columns) -> dict[str, Array]:
         **hour,
         "accelerators_planned": planned,
         "power_planned": planned * terms.grid_power,
-        "capex_planned": planned * (terms.capex + terms.facility),
+        "capex_planned": planned * (terms.capex + terms.facility + server.setup_price),
         "cost_planned": planned * hour["cost_rate"] * terms.utilization * YEAR,
     }
 
@@ -319,6 +344,10 @@ def owned_hour(
         "hour_storage": mean("storage_cost"),
         "hour_facility": mean("facility_cost"),
         "hour_running": mean("running_cost"),
+        "hour_support": mean("support_cost"),
+        "hour_rented_storage": mean("rented_storage_cost"),
+        "hour_setup": mean("setup_cost"),
+        "hour_downtime": mean("downtime_cost"),
         "hour_energy": mean("energy_cost"),
         "hour_cost": mean("cost_rate"),
         "tokens_per_second_per_provisioned_megawatt": array(token_rate) / (grid * count),

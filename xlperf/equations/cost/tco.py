@@ -187,10 +187,11 @@ def owned_cost_rate(
     utilization: Numeric,
     load_share: Numeric = 1.0,
     period: Numeric = YEAR,
+    quoted_cost_rate: Numeric = 0.0,
 ) -> Array:
     r"""Cost of one second of useful work of an owned accelerator, with the cost of capital.
 
-    .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p}\right) + P_s\,l\,\mathrm{PUE}\,p_e
+    .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p} + q\right) + P_s\,l\,\mathrm{PUE}\,p_e
 
     Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
     doi:10.2200/S00874ED3V01Y201809CAC046.
@@ -214,6 +215,7 @@ def owned_cost_rate(
     utilization : Used share u of the time, above 0. [-]
     load_share : Mean load l while it works. [-]
     period : Period p of maintenance and staff. [s]
+    quoted_cost_rate : Other lines q of a quote, e.g. support, per second of paid time. [USD/s]
 
     Returns
     -------
@@ -223,7 +225,7 @@ def owned_cost_rate(
     capital = price * array(recovery_rate) + array(facility) * array(facility_recovery_rate)
     running = (price * array(maintenance_share) + array(staff_cost)) / array(period)
     energy = energy_cost_rate(server_power, power_usage_effectiveness, energy_price) * array(load_share)
-    return np.asarray((capital + running) / array(utilization) + energy)
+    return np.asarray((capital + running + array(quoted_cost_rate)) / array(utilization) + energy)
 
 
 def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
