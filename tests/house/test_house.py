@@ -265,6 +265,12 @@ def test_factors_of_units_stand_in_one_place() -> None:
     assert not places
 
 
+def test_percent_is_written_one_way() -> None:
+    """``95 %``, by :func:`xlperf.base.units.percent`: no format of a fraction writes it without a space."""
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "xlperf").rglob("*.py")}
+    assert [str(path) for path, text in sources.items() if re.search(r":[-+,.\d]*%\}", text)] == []
+
+
 def test_help_imports_nothing_heavy() -> None:
     """Of no command: one process shows the help of all, and names what is imported after each."""
     asked = [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
