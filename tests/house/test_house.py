@@ -266,9 +266,10 @@ def test_factors_of_units_stand_in_one_place() -> None:
 
 
 def test_percent_is_written_one_way() -> None:
-    """``95 %``, by :func:`xlperf.base.units.percent`: no format of a fraction writes it without a space."""
-    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "xlperf").rglob("*.py")}
-    assert [str(path) for path, text in sources.items() if re.search(r":[-+,.\d]*%\}", text)] == []
+    """``95 %``, by :func:`xlperf.base.units.percent`: no format in a sentence writes a fraction without the space."""
+    odd = re.compile(r":[-+,.#\d]*%\}")
+    texts = [*_sources(), *sorted((ROOT / "xlperf").rglob("*.csv"))]
+    assert [_name(path) for path in texts if odd.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_help_imports_nothing_heavy() -> None:
