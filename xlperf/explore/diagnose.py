@@ -402,7 +402,7 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
     gaps = [float(log(reading.value / predicted[number, row])) for number, reading in enumerate(measured)]
     left = [
-        f"{reading.words(reading.value)} ({percent(expm1(gap), signed=True)} from it)"
+        f"{reading.words(reading.value)} ({percent(float(expm1(gap)), signed=True)} from it)"
         for reading, gap, (down, up) in zip(measured, gaps, widths[:, row], strict=True)
         if not -down <= gap <= up
     ]
