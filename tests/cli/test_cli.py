@@ -270,7 +270,9 @@ def test_check_says_no_where_a_model_is_not_what_its_row_states(command: Command
     wrong = with_cells(tmp_path / "wrong.xlsx", "models", {cell: 9.25})
     done = command("check", wrong)
     assert (done.code, done.err) == (1, "")
-    expected = f"wrong.xlsx [models!{cell}]: {MODEL} has 8.03 billion parameters by its shape, 9.25 are stated (-13.2%)"
+    expected = (
+        f"wrong.xlsx [models!{cell}]: {MODEL} has 8.03 billion parameters by its shape, 9.25 are stated (-13.2 %)"
+    )
     assert done.out.splitlines()[0] == expected
 
 

@@ -126,9 +126,9 @@ def test_exposed_times_of_a_request_add_up(catalog: Catalog, model: str, mode: s
     assert_sound(operators)
     phase, exposed, name = operators.text("phase"), operators.number("exposed_time"), operators.text("operator")
     waits = {word: exposed[(phase == "waiting") & np.char.startswith(name.astype(str), word)].sum()
-             for word in ("time to first", "time of a step")}  # fmt: skip
+             for word in ("before the first", "between steps")}  # fmt: skip
     assert (phase == "waiting").sum() == 0 or mode != "static", "a static batch waits for nothing else"
-    for side, result, word in (("prefill", "ttft", "time to first"), ("decode", "tpot", "time of a step")):
+    for side, result, word in (("prefill", "ttft", "before the first"), ("decode", "tpot", "between steps")):
         if not np.isnan(served[result][0]):
             outcome = exposed[phase == side].sum() + waits[word]
             assert outcome == pytest.approx(served[result][0], rel=1e-8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,3 +106,45 @@ def test_nemo_without_a_release_is_its_newest_stack(catalog: Catalog) -> None:
     assert times[0] == times[1] == times[2] != times[3]
     assert times[0] == pytest.approx(14.44, rel=0.15)
     assert result.number("step_time_low")[0] < 14.44 < result.number("step_time_high")[0]
+
+
+STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
+
+
+@pytest.mark.parametrize(
+    ("case", "release", "before"),
+    [
+        ({"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "software": "sglang", "prompt_length": 1000,
+          "output_length": 500, "concurrency": 1}, "0.4.4", "sglang before 0.4.5.post1"),
+        ({"model": "Meta-Llama-3.1-405B", "accelerator": "H100-SXM-80GB", "software": "vllm", "prompt_length": 128,
+          "output_length": 512, "concurrency": 32, "run_requests": 32, "wide_attention": "yes"}, "0.5.5",
+         "vllm before 0.6"),
+    ],
+    ids=["C29", "C37"],
+)  # fmt: skip
+def test_a_plan_without_a_release_says_how_fast_an_earlier_one_was(
+    catalog: Catalog, case: Mapping[str, Any], release: str, before: str
+) -> None:
+    """Shared cases C29 and C37: right for their release, and not for the newest, which a plan without one means."""
+    rows = [{**COMMON, **case, "software_release": each} for each in ("", release)]
+    result = evaluate(table_from_rows("inference", [*rows[0]], [[*row.values()] for row in rows]), catalog)
+    now, then = (1e3 * sum(float(result.number(name)[row]) for name in STEP) for row in (0, 1))
+    unstated, stated = result.text("reason").tolist()
+    assert unstated.count("no release is stated, so the newest is meant") == 1
+    said = re.search(rf"{re.escape(before)} takes ([\d.]+) ms for a decode step, not ([\d.]+)", unstated)
+    assert said is not None
+    assert [float(number) for number in said.groups()] == [pytest.approx(value, rel=0.01) for value in (then, now)]
+    assert "release" not in stated
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "changed"), [("H100-SXM-80GB", {}), ("B200-SXM-180GB", {}), ("H100-SXM-80GB", {"batch_size": 1})]
+)
+def test_only_a_release_that_runs_on_the_accelerator_and_differs_by_a_tenth_is_named(
+    catalog: Catalog, accelerator: str, changed: Mapping[str, Any]
+) -> None:
+    """TensorRT-LLM before 0.8 had slow attention of large batches, and no kernels for Blackwell."""
+    row = {**COMMON, "model": "Meta-Llama-3.1-70B", "accelerator": accelerator, "software": "tensorrt-llm",
+           "prompt_length": 1024, "output_length": 1024, "mode": "static", "batch_size": 128, **changed}  # fmt: skip
+    reason = evaluate(table_from_rows("inference", [*row], [[*row.values()]]), catalog).text("reason")[0]
+    assert ("tensorrt-llm before 0.8 takes" in reason) == (accelerator.startswith("H100") and not changed)

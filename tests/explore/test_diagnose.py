@@ -103,7 +103,7 @@ def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
             table, changed = variants.evaluated_on(catalog)
             few = np.arange(1 + len(variants.tried))
             results = evaluate(table.take(few), changed)
-            names = (BANDED[kind], "memory", "max_batch_size")
+            names = (BANDED[kind], "memory", "max_batch_size", "ttft")
             shown = np.stack([results.number(name) for name in names if name in results])
             moved = (np.abs(shown / shown[:, :1] - 1.0) > 1e-3).any(axis=0)
             for number, change in enumerate(variants.tried, 1):

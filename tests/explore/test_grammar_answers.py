@@ -45,8 +45,9 @@ def test_a_robust_choice_keeps_the_limits_in_nine_draws_of_ten(catalog: Catalog)
     none = search(
         plan, catalog, "memory", targets("training", f"step time<={every.results['step_time'][0] * 1.0001} s"), top=None
     )
-    words = robust(none, catalog, "p90", draws=500).words
-    assert "none of them fits and keeps the limits in 90 % of the draws" in words
+    assert (
+        "none of them fits and keeps the limits in 90 % of the draws" in robust(none, catalog, "p90", draws=500).words
+    )
 
 
 @pytest.mark.parametrize("measure", ["average", "p90", "regret"])

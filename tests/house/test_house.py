@@ -265,6 +265,13 @@ def test_factors_of_units_stand_in_one_place() -> None:
     assert not places
 
 
+def test_percent_is_written_one_way() -> None:
+    """``95 %``, by :func:`xlperf.base.units.percent`: no format in a sentence writes a fraction without the space."""
+    odd = re.compile(r":[-+,.#\d]*%\}")
+    texts = [*_sources(), *sorted((ROOT / "xlperf").rglob("*.csv"))]
+    assert [_name(path) for path in texts if odd.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_help_imports_nothing_heavy() -> None:
     """Of no command: one process shows the help of all, and names what is imported after each."""
     asked = [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]

@@ -216,7 +216,7 @@ def test_weights_beside_the_configuration_check_the_row(command: Command, tmp_pa
     good, bad = _folder(tmp_path / "good", 8_030_261_248), _folder(tmp_path / "bad", 9_030_261_248)
     done = command("add", "model", good)
     assert done.code == 0
-    assert "8.0303 billion, +0.00%: agrees" in done.out
+    assert "8.0303 billion, +0.00 %: agrees" in done.out
     done = command("add", "model", bad)
     assert done.code == 1
     assert "DIFFERS" in done.out

@@ -163,7 +163,7 @@ def test_serve_sizes_desk_machines_whose_host_holds_experts() -> None:
         for more in ({}, {"host_experts_share": "0.75", "num_accelerators": "1"})
     )
     assert (whole["copy_size"], desk["copy_size"]) == (4.0, 1.0)
-    assert "75% of the experts in host memory" in str(desk["defaults_used"])
+    assert "75 % of the experts in host memory" in str(desk["defaults_used"])
     assert float(desk["tokens_per_second_per_user"]) < float(whole["tokens_per_second_per_user"])
 
 

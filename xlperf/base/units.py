@@ -6,6 +6,7 @@ unit in parentheses: ``memory bandwidth (TB/s)``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from xlperf.base.errors import nearest
@@ -123,3 +124,12 @@ def factor(symbol: str) -> float:
     1073741824.0
     """
     return unit(symbol).factor
+
+
+def percent(fraction: float, digits: int = 1, signed: bool = False) -> str:
+    """A fraction in percent as text; a dash for NaN.
+
+    >>> percent(0.123), percent(0.123, 0), percent(0.123, signed=True), percent(math.nan)
+    ('12.3 %', '12 %', '+12.3 %', '-')
+    """
+    return "-" if math.isnan(fraction) else f"{100.0 * fraction:{'+' if signed else ''}.{digits}f} %"

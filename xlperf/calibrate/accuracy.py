@@ -20,9 +20,9 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
-from xlperf.base.units import factor
+from xlperf.base.units import factor, percent
 from xlperf.calibrate.fit import cross_validated
-from xlperf.calibrate.fitter import percent, rounded
+from xlperf.calibrate.fitter import rounded
 from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_left_out
 from xlperf.calibrate.pooled_kernels import as_measured
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, log_errors, plans_of, weighted_quantile

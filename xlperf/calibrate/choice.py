@@ -20,8 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.units import factor
-from xlperf.calibrate.fitter import percent
+from xlperf.base.units import factor, percent
 from xlperf.calibrate.published_errors import UNSEEN, plans_of, seen_rows
 from xlperf.calibrate.readings import with_bands
 from xlperf.catalog.calibration import declared_constants

@@ -469,15 +469,6 @@ def declared_values(family: str) -> dict[str, float]:
     return {name: one.default * factor(one.unit) for name, one in declared_constants()[family].items()}
 
 
-def percent(fraction: float, digits: int = 1) -> str:
-    """A fraction in percent as text; a dash for NaN.
-
-    >>> percent(0.123), percent(0.123, 0), percent(math.nan)
-    ('12.3 %', '12 %', '-')
-    """
-    return "-" if math.isnan(fraction) else f"{100.0 * fraction:.{digits}f} %"
-
-
 def rounded(value: float) -> float:
     """Value with three significant digits, the precision of a fit.
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
+from xlperf.base.units import percent
 from xlperf.calibrate.fit import left_out_together
-from xlperf.calibrate.fitter import percent, rounded
+from xlperf.calibrate.fitter import rounded
 from xlperf.calibrate.published_errors import (
     OTHER_MACHINES,
     QUANTITIES,

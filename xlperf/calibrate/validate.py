@@ -16,7 +16,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
-from xlperf.base.units import factor
+from xlperf.base.units import factor, percent
 from xlperf.calibrate.published_errors import RESULTS, plans_of
 from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
@@ -310,7 +310,7 @@ def parameter_faults(catalog: Catalog) -> list[Fault]:
         for row in np.flatnonzero((unmodelled == "") & (differences.min(axis=-1) > allowed)).tolist():
             problem = (
                 f"{table['model'][row]} has {nearest[row] / billion:.4g} billion {words} by its shape, "
-                f"{stated[row] / billion:.4g} are stated ({nearest[row] / stated[row] - 1.0:+.1%})"
+                f"{stated[row] / billion:.4g} are stated ({percent(nearest[row] / stated[row] - 1.0, signed=True)})"
             )
             faults.append(Fault(table.place(row, column), problem))
     return faults

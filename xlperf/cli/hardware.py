@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.units import factor
+from xlperf.base.units import factor, percent
 from xlperf.catalog.schema import parts, rounded, table_schema, viewed_columns
 from xlperf.cli.command import Chosen, Sheets, catalog_for, catalog_of, command, note_names, read_one, without_auto
 from xlperf.cli.launched import launched_plan
@@ -302,7 +302,10 @@ def _checked(converted: ModelRow, stated: float | None, where: str) -> tuple[lis
     error = computed / stated - 1.0
     agrees = abs(error) <= _TOLERANCE
     verdict = "agrees" if agrees else "DIFFERS by more than 0.5 %: a part is missing, or the shape is another"
-    return [*lines, f"stated ({where}): {stated / billion:.5g} billion, {error:+.2%}: {verdict}"], agrees
+    return [
+        *lines,
+        f"stated ({where}): {stated / billion:.5g} billion, {percent(error, 2, signed=True)}: {verdict}",
+    ], agrees
 
 
 def _active(table: Table, active: float) -> str:

@@ -24,6 +24,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
+from xlperf.base.units import percent
 from xlperf.catalog.schema import PER_CENT, Part, cells, rounded, values_of
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def progress_words(count: int, length: int, label: str, seconds: float) -> str:
     if not length or not count:
         return f"{label}: {count:,}, {rounded(rate)}/s, {_time(seconds)}"
     left = (length - count) / rate
-    return f"{label}: {count:,} done, {count / length:.0%}, {rounded(rate)}/s, {_time(left)} left".replace("%,", " %,")
+    return f"{label}: {count:,} done, {percent(count / length, 0)}, {rounded(rate)}/s, {_time(left)} left"
 
 
 def _time(seconds: float) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array, repeated, some
+from xlperf.base.arrays import Array, repeated, some, total
+from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS
@@ -36,6 +37,7 @@ from xlperf.engine.served import (
 from xlperf.engine.software import RELEASE, memory_constants, refusals, with_formats, with_software_defaults
 from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
+from xlperf.equations.model.operators import DECODING
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import (
     CAPACITY_RULES,
@@ -55,9 +57,10 @@ from xlperf.equations.serving.continuous import (
 )
 from xlperf.equations.serving.load import POOL_SHARES, BatchTimes, expert_pool_memory
 from xlperf.equations.serving.memory import memory_of, most_running
+from xlperf.equations.serving.phases import phase_times, serving_work
 from xlperf.equations.serving.pools import Pools, pooled_results
 from xlperf.equations.serving.targets import pooled_target_results, target_results
-from xlperf.interop.software import release_of, releases_with_changes
+from xlperf.interop.software import engines_on, measured_before, release_of, releases_with_changes
 
 _MODES = ("static", "continuous", "disaggregated")
 _OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)
@@ -92,6 +95,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
         served, mode = _served(block if own is None else with_targets(block, own), catalog, rows, code)
         with np.errstate(all="ignore"):
             columns = _results(served, mode) if groups is None else _selected(served, mode, groups)
+            uncorrected = columns
             if own is not None:
                 columns = corrected_serving(columns, own, served.stated.request_rate)
             illegal, reason = remarks_of_rows(_broken(served, columns), len(block))
@@ -107,7 +111,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             add_notes(reason, _refused(served, stack, illegal))
             numbers = reported(served, catalog, columns, illegal, reason, known, own)
-            add_notes(numbers["reason"], release_notes(block, served, catalog, rows.models, columns, illegal))
+            add_notes(numbers["reason"], release_notes(block, served, catalog, rows, code, uncorrected, illegal))
             add_notes(numbers["reason"], name_notes(block, catalog, illegal))
             if "load_by_hour" in block:
                 share = load_carbon_share(block, catalog, rows.accelerators)
@@ -272,27 +276,43 @@ def _broken(served: Served, results: Mapping[str, Array]) -> list[Remark]:
     ]
 
 
-_MUCH = 0.15  # largest relative difference of the requests at once without a note [-]
+_MUCH, _SLOWER = 0.15, 0.1  # largest relative differences of requests at once and of a step without a note [-]
 _BEFORE = "rc"
+_STEP = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 
 
 def release_notes(
     plans: Table,
     served: Served,
     catalog: Catalog,
-    models: np.ndarray,
+    named: Named,
+    code: int,
     results: Mapping[str, Array],
     illegal: np.ndarray,
 ) -> list[Remark]:
-    """Room for requests before the last release in which an engine's accounting of memory changed much.
+    """Room for requests, and time of a decode step, before the last release of an engine that changed them much.
 
     A plan without a release has the newest one; a log or a recipe may be of any.
     """
-    names = plans.filled("software")
     stated = plans.text(RELEASE) != "" if RELEASE in plans else np.zeros(len(plans), dtype=bool)
-    open_rows = ~(illegal | stated)
+    unstated = ~(illegal | stated)
+    if not some(unstated):
+        return []
+    notes = [
+        *_room_notes(plans, served, catalog, named.models, results["max_concurrency"], unstated),
+        *_step_notes(plans, served, catalog, named, code, results, unstated),
+    ]
+    noted = np.logical_or.reduce([np.zeros(len(plans), dtype=bool), *(note.rows for note in notes)])
+    return [Remark(noted, "no release is stated, so the newest is meant"), *notes]
+
+
+def _room_notes(
+    plans: Table, served: Served, catalog: Catalog, models: np.ndarray, newest: Array, open_rows: np.ndarray
+) -> list[Remark]:
+    """Room for requests before the last release in which an engine's accounting of memory changed much."""
+    names = plans.filled("software")
     changed = {str(name): releases_with_changes("memory", str(name)) for name in set(names[open_rows].tolist())}
-    deployment, newest, notes = served.setting.deployment, results["max_concurrency"], []
+    deployment, notes = served.setting.deployment, []
     declared = declared_constants()["serving_memory"]
     now = memory_constants(plans, catalog, models) if any(changed.values()) else {}
     for release in sorted({each for releases in changed.values() for each in releases}, key=release_of, reverse=True):
@@ -310,7 +330,55 @@ def release_notes(
         rows &= (np.abs(before - newest) > _MUCH * larger) & (larger >= 1.0)
         if some(rows):
             open_rows = open_rows & ~rows  # the latest change alone
-            words = "no release is stated, so the newest is meant: {} before {} has room for {} such requests, not {}"
-            sizes = (np.array([float(f"{value:.3g}") for value in each.tolist()]) for each in (before, newest))
+            words = "{} before {} has room for {} such requests, not {}"
+            sizes = _brief(before), _brief(newest)
             notes.append(Remark(rows, words, (names, repeated(release, len(plans), object), *sizes)))
     return notes
+
+
+def _brief(values: Array) -> Array:
+    """Values with three digits."""
+    return np.array([float(f"{value:.3g}") for value in values.tolist()])
+
+
+def _step_notes(
+    plans: Table, served: Served, catalog: Catalog, named: Named, code: int,
+    results: Mapping[str, Array], open_rows: np.ndarray,
+) -> list[Remark]:  # fmt: skip
+    """Decode step before the last release of an engine whose measured speed differs much; without expert pools.
+
+    Plans of one static batch have none: they are about kernels, and a second evaluation would double their time.
+    """
+    loaded = open_rows & (plans.filled("mode") != "static") & (results["running_batch"] > 0.0)
+    rows = np.setdiff1d(np.flatnonzero(loaded), served.split)
+    names, machines, count, notes = plans.filled("software"), catalog.tables["accelerators"], len(plans), []
+    keys = list(zip(names.tolist(), named.accelerators.tolist(), strict=True))
+    # Earlier releases that run on the accelerator, the latest first.
+    earlier = {
+        (name, machine): [
+            (release, before)
+            for release, before in measured_before(plans.kind, name)
+            if before in engines_on(machines.text("vendor")[machine], machines.text("generation")[machine])
+        ]
+        for name, machine in {keys[row] for row in rows.tolist()}
+    }
+    now = total(np.stack([results[name] for name in _STEP], axis=-1))
+    for place in range(max(map(len, earlier.values()), default=0)):
+        rows = np.array([row for row in rows.tolist() if place < len(earlier[keys[row]])], dtype=np.int64)
+        if not len(rows):
+            break
+        pairs = np.array([earlier[keys[row]][place] for row in rows.tolist()], dtype=object).reshape(-1, 2)
+        older, _ = _served(plans.take(rows).with_columns({"software": pairs[:, 1]}), catalog, named.take(rows), code)
+        times, releases = np.stack([now, now]), np.full(count, "", dtype=object)
+        times[0, rows], releases[rows] = _step_times(older, results["running_batch"][rows]), pairs[:, 0]
+        much = np.abs(times[0] - now) > _SLOWER * times.max(0)
+        sizes = (_brief(each / UNITS["ms"].factor) for each in times)
+        notes.append(Remark(much, "{} before {} takes {} ms for a decode step, not {}", (names, releases, *sizes)))
+        rows = rows[~much[rows]]  # the latest change alone
+    return notes
+
+
+def _step_times(served: Served, batch: Array) -> Array:
+    """Decode steps of replicas or decode pools at the whole batches nearest to given ones. [s]"""
+    deployment = served.setting.deployment.with_batch(np.maximum(np.round(batch), 1.0), np.ones_like(batch))
+    return total(phase_times(serving_work(deployment, (DECODING,)))[:, 0])

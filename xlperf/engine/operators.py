@@ -223,7 +223,7 @@ def _by_share(rows: list[Row]) -> list[Row]:
 
 
 _PHASES = ("prefill", "decode")
-_WAITED = ("time to first token beyond its prefill", "time of a step beyond its decode step")
+_WAITED = ("before the first token (queue, prefills of other requests)", "between steps (prefills of other requests)")
 _ROUNDING = 1e-9
 
 

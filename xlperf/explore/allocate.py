@@ -12,6 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog, laid_over
 from xlperf.catalog.schema import Column, column, results_of, unit_of
 from xlperf.catalog.table import CASES, Table, place_of_row, uncertain_columns, values_in_case
@@ -273,7 +274,7 @@ def device_faults(catalog: Catalog) -> list[Fault]:
         words = f"{compared['derived'][line]:.4g}, {compared['accelerator'][line]} has {compared['stated'][line]:.4g}"
         problem = f"{compared['quantity'][line]} of device {compared['device'][line]} is {words}"
         place = devices.place(position[compared["device"][line]], "compared_with")
-        faults.append(Fault(place, f"{problem} ({compared['difference'][line]:+.1%})"))
+        faults.append(Fault(place, f"{problem} ({percent(compared['difference'][line], signed=True)})"))
     return faults
 
 

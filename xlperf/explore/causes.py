@@ -24,6 +24,7 @@ from xlperf.interop.software import STACKS, stack_of_software
 
 NONE = -1
 EVEN = "even"  # prefix of a number of layers relative to a stage's even share
+FLIGHT = "flight"  # prefix of a number of requests as a multiple of those in flight
 PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
 """Targets of a change: the plan, the catalog rows that it names, or the measured times."""
 
@@ -36,7 +37,7 @@ class Change:
     sheet: str  # ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``
     columns: tuple[str, ...]  # the columns that change
     # A value for each column with ``/`` between, ``-`` for blank, or a factor for all as ``x0.9``; ``even+1`` is one
-    # layer more than an even share of the stages.
+    # layer more than an even share of the stages, ``flight0.5`` half as many as requests in flight.
     value: str
     prior: float  # probability before any measurement, which the values of a cause share
     advice: str  # the setting or part to inspect
@@ -53,7 +54,11 @@ class Change:
             words = "peak FLOP rates and clock rate" if len(self.columns) > 1 else self.columns[0].replace("_", " ")
             return f"{'' if self.sheet in (PLAN, RESULTS) else f'{self.sheet} '}{words} {self.value}"
         pairs = zip(self.columns, self.value.split("/"), strict=True)
-        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs if value != "-")
+        shown = ((name.replace("_", " "), value) for name, value in pairs if value != "-")
+        return ", ".join(
+            f"{name} {value.removeprefix(FLIGHT)} x those in flight" if value.startswith(FLIGHT) else f"{name} {value}"
+            for name, value in shown
+        )
 
     def made_on(
         self, kind: str, columns: Mapping[str, np.ndarray], even: float = float("nan")
@@ -68,6 +73,10 @@ class Change:
         count = len(next(iter(columns.values())))
         for name, text in zip(self.columns, self.value.split("/"), strict=True):
             value: float | str = "" if schema[name].is_text else float("nan")
+            if text.startswith(FLIGHT):
+                flight = columns.get("concurrency", np.full(count, np.nan))
+                result[name] = np.maximum(np.round(flight * float(text.removeprefix(FLIGHT))), 1.0)
+                continue
             if text.startswith(EVEN):
                 value = even + float(text.removeprefix(EVEN))
             elif text != "-":
@@ -285,7 +294,7 @@ def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
             stated = Table(kind, {"model": np.array([""], dtype=object)}).filled(name)[0]
             if stated != stated:
                 return True
-        return text.startswith(EVEN) or not _same(_value(kind, name, text), stated)
+        return text.startswith((EVEN, FLIGHT)) or not _same(_value(kind, name, text), stated)
 
     settings = [each for each in changes(kind) if each.sheet == PLAN and not each.value.startswith("x")]
     return frozenset(each for each in settings if any(map(is_excluded, each.columns, each.value.split("/"))))

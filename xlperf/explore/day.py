@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, total
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import HOUR, MILLION
+from xlperf.base.units import HOUR, MILLION, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -156,7 +156,7 @@ def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Cata
         "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": fleet.plan.word("software"),
         **{name: str(fleet.results[name][0]) for name in ("trust", "trust_reason")},
         "defaults_used": f"copies start in {start * 60.0:g} min; an idle accelerator draws "
-        f"{100.0 * form.filled('idle_power_share')[0]:.0f} % of its power; hours of the day have their mean load",
+        f"{percent(form.filled('idle_power_share')[0], 0)} of its power; hours of the day have their mean load",
     }  # fmt: skip
     table = {
         "hour": np.arange(float(DAY)), "request_rate": rates, "copies": copies, "serving": serves, "starting": starting,
@@ -240,8 +240,8 @@ def _sentence(form: Table, answer: Answer) -> str:
         f"a day takes {answer['serving_hours'] / HOUR:,.0f} accelerator-hours"
     )
     if answer["day_cost"] == answer["day_cost"]:
-        saved = f"{100.0 * answer['saved_share']:.0f} % less than all of them all day"
-        words += f" and costs {dollars(answer['day_cost'])}, {saved}"
+        words += f" and costs {dollars(answer['day_cost'])}, "
+        words += f"{percent(answer['saved_share'], 0)} less than all of them all day"
     if answer["training_tokens"]:
         tokens = f"{answer['training_tokens'] / MILLION:,.0f} M tokens a day"
         words += f"; beside it {form.text('training_model')[0]} trains on {tokens}"

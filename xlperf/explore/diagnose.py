@@ -12,6 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, exp, expm1, log, total
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import MEASURED, Column, brief, unit_of
@@ -141,9 +142,13 @@ class Reading(NamedTuple):
         low, high = (brief(end / unit) for end in (self.low, self.high))
         gap = self.measured.value / self.predicted - 1.0
         scaled = ", scaled to the run before" if self.measured.before == self.measured.before else ""
-        where = f"{gap:+.1%}, outside the band"
+        where = f"{percent(gap, signed=True)}, outside the band"
         if self.inside:
-            where = f"{gap:+.1%}, inside the band, which is too wide to explain it" if self.unexplained else _INSIDE
+            where = (
+                f"{percent(gap, signed=True)}, inside the band, which is too wide to explain it"
+                if self.unexplained
+                else _INSIDE
+            )
         values = self.measured.words(self.measured.value), self.measured.words(self.predicted)
         return f"measured {values[0]}; predicted {values[1]} (80 % band {low} to {high}{scaled}): {where}"
 
@@ -397,7 +402,7 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
     gaps = [float(log(reading.value / predicted[number, row])) for number, reading in enumerate(measured)]
     left = [
-        f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)"
+        f"{reading.words(reading.value)} ({percent(float(expm1(gap)), signed=True)} from it)"
         for reading, gap, (down, up) in zip(measured, gaps, widths[:, row], strict=True)
         if not -down <= gap <= up
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, exp
-from xlperf.base.units import MILLION, YEAR
+from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -232,7 +232,7 @@ def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
     ways = ("Rent for a year and wait", "Buy now")
     words = f"{ways[not waits]}: {dollars(abs(waiting.value))} less present cost than {_OTHER[waits]}"
     wins = waiting.wins if waits else 1.0 - waiting.wins
-    words += f" in the mean of {draws:,} draws, and less in {100.0 * wins:.0f} % of them" if draws else ""
+    words += f" in the mean of {draws:,} draws, and less in {percent(wins, 0)} of them" if draws else ""
     return answer | {"waiting": f"{words}."}
 
 
@@ -329,7 +329,7 @@ def _defaults(horizon: Horizon) -> str:
     form = horizon.form
     unsold = [short_name(offer.generation.name) for offer in horizon.offers if offer.owning is None]
     words = [
-        f"cost of capital {100.0 * horizon.discount_rate:.1f} %, "
+        f"cost of capital {percent(horizon.discount_rate)}, "
         f"servers serve {form.filled('service_life')[0] / YEAR:g} years",
         "years start with purchases and end with rent, upkeep, energy and sales",
         "all demand is served" if np.isnan(form.number("unmet_price")[0]) else "",

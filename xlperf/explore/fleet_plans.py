@@ -21,7 +21,7 @@ from xlperf.engine.trust import BADGES
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
-from xlperf.interop.software import STACKS
+from xlperf.interop.software import STACKS, engines_on, searched_engines
 
 ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
@@ -419,9 +419,6 @@ def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
     return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
 
 
-_OWN = "nvidia"  # vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip
-
-
 def engine_title(engine: str) -> str:
     """Name of an engine in its makers' spelling.
 
@@ -436,27 +433,22 @@ def engines_of(form: Table, catalog: Catalog) -> list[str]:
     """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there."""
     table = catalog.tables["accelerators"]
     row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")[0]
-    vendor = str(table.text("vendor")[row]).casefold() or _OWN
-    generation = str(table.text("generation")[row]).casefold()
-    known = stack_rows("engine")
-    of_vendor = [row_ for row_ in known if row_["vendor"] == vendor]
-    runs = [row_ for row_ in of_vendor if not row_["generations"] or generation in row_["generations"].split()]
-    # A generation that no row names has the engines of its vendor.
-    named = {word for row_ in of_vendor for word in row_["generations"].split()}
-    runs = runs if generation in named else of_vendor
-    result = list(dict.fromkeys(row_["engine"] for row_ in runs if row_["searched"] == "yes")) or ["vllm"]
+    vendor = str(table.text("vendor")[row])
+    runs = engines_on(vendor, str(table.text("generation")[row]))
+    result = [engine for engine in searched_engines() if engine in runs] or ["vllm"]
     asked = str(form.text("software")[0]).strip().casefold()
     asked = STACKS[asked].software if asked in STACKS else asked
     if not asked:
         return result
-    if asked in {row_["engine"] for row_ in runs}:
+    if asked in runs:
         return [asked]
     place, accelerator = form.place(0, "software"), str(form.text("accelerator")[0])
-    if asked in {row_["engine"] for row_ in known}:
+    known = {row_["engine"] for row_ in stack_rows("engine")}
+    if asked in known:
         names = ", ".join(result)
         problem = f"{engine_title(asked)} does not run on {accelerator}; engines that do: {names}; or auto for all"
         raise InputError(Fault(place, problem))
     if catalog.calibration.knows_software("serving_software", asked):
         return [asked]
-    words = nearest(asked, sorted({row_["engine"] for row_ in known}))
+    words = nearest(asked, sorted(known))
     raise InputError(Fault(place, f'unknown serving engine "{form.text("software")[0]}"; {words}'))

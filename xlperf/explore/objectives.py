@@ -11,7 +11,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.units import MILLION, UNITS
+from xlperf.base.units import MILLION, UNITS, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, column, owned_kind, results_of, schema, split_header, table_schema, unit_of
@@ -458,7 +458,7 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
             words = [name.removeprefix("time_").replace("_", " ") for name in losses]
             most = lost.argmax(axis=0).tolist()
             spent = [
-                f"compute {100.0 * share:.0f} %, {words[place]} {100.0 * lost[place, row]:.0f} %"
+                f"compute {percent(share, 0)}, {words[place]} {percent(lost[place, row], 0)}"
                 for row, (share, place) in enumerate(zip(computed, most, strict=True))
             ]
         items = [spent]
@@ -469,11 +469,11 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
             numbered = enumerate(nearest.tolist())
             items.append(
                 [
-                    f"{names[i]} at {100.0 * used[i, row]:.0f} % of its limit" if used[i, row] > 0.0 else ""
+                    f"{names[i]} at {percent(used[i, row], 0)} of its limit" if used[i, row] > 0.0 else ""
                     for row, i in numbered
                 ]
             )
-        items.append([f"memory {100.0 * share:.0f} % full" for share in results.number("memory_share").tolist()])
+        items.append([f"memory {percent(share, 0)} full" for share in results.number("memory_share").tolist()])
     return np.array(["; ".join(filter(None, words)) for words in zip(*items, strict=True)], dtype=object)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.arrays import Array, known_or
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import MILLION
+from xlperf.base.units import MILLION, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -221,7 +221,7 @@ def _verdict(
     if _ratio(kind, claim, best) > 1.0:
         return "needs", needs
     if place > _RARE:
-        return "needs", f"a better run than {100.0 * place:.1f} % of the published ones"
+        return "needs", f"a better run than {percent(place)} of the published ones"
     slow = _ratio(kind, claim, worst) < 1.0 and not place > _COMMON
     return ("below usual" if slow else "usual"), ""
 
@@ -241,8 +241,8 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
         parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")
     if "percentile" in answer:
         parts.append(
-            f"its efficiency of {100.0 * answer['efficiency']:.0f} % is above that of "
-            f"{100.0 * answer['percentile']:.0f} % of {answer['num_published']:,.0f} published runs"
+            f"its efficiency of {percent(answer['efficiency'], 0)} is above that of "
+            f"{percent(answer['percentile'], 0)} of {answer['num_published']:,.0f} published runs"
         )
     return "; ".join(parts) + "."
 

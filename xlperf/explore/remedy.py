@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import InputError, OptionError
+from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, brief, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -298,7 +299,11 @@ class Diagnosed(NamedTuple):
         """That no explanation is near the measurements; "" if one is."""
         if self.diagnosis.near:
             return ""
-        rest = f": the first leaves {self.diagnosis.remainder:+.1%}" if len(self.diagnosis.explanations) else ""
+        rest = (
+            f": the first leaves {percent(self.diagnosis.remainder, signed=True)}"
+            if len(self.diagnosis.explanations)
+            else ""
+        )
         return f"{NOTHING_NEAR}{rest}"
 
     @property

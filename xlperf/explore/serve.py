@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import MILLION
+from xlperf.base.units import MILLION, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -412,17 +412,18 @@ def way_words(software: str, mode: str, answer: Answer) -> str:
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
-    """The cheapest way that is not extrapolated, if the shown way is."""
+    """A sentence on the cheapest way near measured runs, if the shown way is far from them."""
     badges = [str(fleet.results["trust"][0]) for fleet in fleets]
     if badges[way - 1] != _FAR:
         return ""
     near = next((place for place, badge in enumerate(badges) if badge != _FAR), None)
     if near is None:
-        return " It is extrapolated, as is every other way."
+        return " No measured run is near this way or any other: treat it as an estimate."
     plan, count = fleets[near].plan, fleets[near].accelerators
     sizes = {name: float(plan.number(column)[0]) for name, column in _SIZES.items()}
     words = way_words(*fleets[near].way, sizes)
-    return f" It is extrapolated; {count:,.0f} {accelerator} with {words} are {badges[near].lower()}."
+    there = f"{count:,.0f} {accelerator} with {words} are near measured runs"
+    return f" No measured run is near this way: treat it as an estimate; {there}."
 
 
 _SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
@@ -451,11 +452,11 @@ def _defaults(plan: Table) -> str:
     pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
     hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
-    prefixes = f"{100.0 * hits:.0f} % of the prompts cached" if hits else "no shared prefixes"
+    prefixes = f"{percent(hits, 0)} of the prompts cached" if hits else "no shared prefixes"
     drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"
     held = {"experts": "host_experts_share", "other weights": "host_weights_share"}
     shares = [(words, float(plan.filled(name)[0])) for words, name in held.items()]
-    host = "".join(f"{share:.0%} of the {words} in host memory, " for words, share in shares if share)
+    host = "".join(f"{percent(share, 0)} of the {words} in host memory, " for words, share in shares if share)
     return f"{engine}, {pools}, {prefixes}, {drafted}, {host}no spare servers"
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.units import MILLION, YEAR
+from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -247,8 +247,8 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
     many = f"{answer['sessions_per_accelerator']:,.1f} sessions of {model} per {accelerator}"
     copy = f"{answer['sessions_per_copy']:,.0f} on a copy of {size:,.0f}"
     copy += f", {copies:,.0f} copies" if copies > 1.0 else ""
-    inside = f"{100.0 * answer['hit_rate_accelerator']:.0f} % on the accelerators"
-    hits = f"{100.0 * answer['hit_rate']:.0f} % of the prompts come from the cache ({inside})"
+    inside = f"{percent(answer['hit_rate_accelerator'], 0)} on the accelerators"
+    hits = f"{percent(answer['hit_rate'], 0)} of the prompts come from the cache ({inside})"
     cost = cost_words(form, best.hours, 1000.0 * answer["cost_per_session"] / best.hours.paid, " per 1,000 sessions")
     more = _worth_in_words(answer)
     return (

@@ -16,7 +16,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added, ceil_div, divide, exp, total
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.units import DAY, HOUR, YEAR
+from xlperf.base.units import DAY, HOUR, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -289,7 +289,7 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
     chosen = given if given == given else fewest
     if chosen != chosen:
         return no_answer(
-            f"no number of spares up to {_MOST:,} gives {100.0 * target:.5f} %: "
+            f"no number of spares up to {_MOST:,} gives {percent(target, 5)}: "
             "the swap or a domain of many units is down longer"
         )
     answer = _common(form, work, steps, steps.elastic, price, int(chosen))

@@ -15,7 +15,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added, ceil_div
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import DAY, HOUR, MILLION
+from xlperf.base.units import DAY, HOUR, MILLION, percent
 from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of, table_schema
@@ -461,7 +461,7 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
     tokens = form.number("training_tokens")[0] / TERA
     return (
         f"{answer['accelerators']:,.0f} {accelerator} train {model} on {tokens:,.3g} T "
-        f"tokens in {answer['run_time'] / DAY:,.1f} days{cost} at {100.0 * answer['mfu']:.0f} % MFU; largest loss: "
+        f"tokens in {answer['run_time'] / DAY:,.1f} days{cost} at {percent(answer['mfu'], 0)} MFU; largest loss: "
         f"{answer['largest_loss']}."
     )
 

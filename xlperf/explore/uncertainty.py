@@ -12,6 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import InputError
+from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import factorise
 from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
@@ -368,13 +369,11 @@ def robust(
     words = f"{how} of the first {len(plans):,} in {draws:,} draws"
     if np.isinf(score[order[0]]):
         limits = " and keeps the limits" if searched.limits else ""
-        words += f"; none of them fits{limits} in {100.0 * _SURE:.0f} % of the draws"
+        words += f"; none of them fits{limits} in {percent(_SURE, 0)} of the draws"
     ahead = (first < loss[order[1:5]]).mean(axis=1)
     alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
     if alike > 1:
-        words += (
-            f"; the first {alike} cannot be told apart: the first leads in less than {100.0 * APART:.0f} % of draws"
-        )
+        words += f"; the first {alike} cannot be told apart: the first leads in less than {percent(APART, 0)} of draws"
     return Robust(chosen, columns, words)
 
 

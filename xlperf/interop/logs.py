@@ -30,6 +30,7 @@ from xlperf.interop.launch import MOST_TEXT, told_by
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
 from xlperf.interop.launch_text import loaded, log_lines, logged_settings
+from xlperf.interop.software import stack_named
 
 CHUNK = 1 << 20  # bytes that are read at a time. [B]
 LONGEST_LINE = 1 << 16  # bytes of a line beyond which it is not looked at whole. [B]
@@ -305,12 +306,17 @@ def read_logged(path: str | Path) -> Logged:
         return logged_plan(stream.read(MOST_TEXT))
 
 
+_BACKEND = re.compile(r"(?:\bBackend:|\"(?:backend|framework)\":)\s{0,60}\"?([A-Za-z][\w.-]{1,40})")
+"""Engine that the client of a benchmark names in its report (SGLang: text; vLLM, SGLang and InferenceX: JSON)."""
+
+
 def logged_plan(text: str) -> Logged:
-    """The plan that a log states; nothing for a text that no stack is known by."""
+    """The plan that a log states: the engine alone of a report that names it, nothing for an unknown text."""
     lines, settings = log_lines(text), logged_settings(text)
     stack = lines.stack
     if not stack:
-        return Logged("", {}, frozenset(), {})
+        named = _BACKEND.search(text)
+        return Logged(stack_named(named[1].casefold()) if named else "", {}, frozenset(), {})
     known = by_name(stack)
     stated = {flag.column for one in settings for flag in candidates_of(known, one.name)}
     told = told_by([[settings]], stack).values

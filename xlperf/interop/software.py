@@ -91,6 +91,18 @@ def calibrated_release(kind: str, software: str, release: str) -> str:
     return next(ended, software)
 
 
+@lru_cache(maxsize=256)
+def measured_before(kind: str, software: str) -> tuple[tuple[str, str], ...]:
+    """Releases at which the measured speed of a software changed, and its name before each, the latest first.
+
+    >>> measured_before("inference", "sglang")
+    (('0.5.5', 'sglang-0.5'), ('0.4.5.post1', 'sglang-0.4'))
+    """
+    name = software.strip().casefold()
+    lines = (row for row in resources.stack_rows("releases") if (row["kind"], row["software"]) == (kind, name))
+    return tuple((row["until"], row["name"]) for row in lines if row["until"])[::-1]
+
+
 @lru_cache(maxsize=4096)
 def software_defaults(kind: str, software: str, release: str = "") -> tuple[Default, ...]:
     """Defaults of a software at a release, in their order: the first that gives a setting counts. A blank release is
@@ -227,6 +239,23 @@ def stack_named(software: str) -> str:
 def searched_engines() -> list[str]:
     """Serving engines that *Serve* compares, in the order of its drop-down."""
     return list(dict.fromkeys(row["engine"] for row in stack_rows("engine") if row["searched"] == "yes"))
+
+
+_OWN = "nvidia"  # vendor whose engines run on an accelerator without one: a custom chip
+
+
+@lru_cache(maxsize=256)
+def engines_on(vendor: str, generation: str) -> tuple[str, ...]:
+    """Engines, of any release, that run on a generation; all of the vendor if no engine names the generation. A custom
+    chip without a vendor has NVIDIA's.
+
+    >>> [name for name in engines_on("nvidia", "blackwell") if name.startswith("sglang")]
+    ['sglang', 'sglang-0.5']
+    """
+    of_vendor = [row for row in stack_rows("engine") if row["vendor"] == (vendor.casefold() or _OWN)]
+    runs = [row for row in of_vendor if not row["generations"] or generation.casefold() in row["generations"].split()]
+    named = {word for row in of_vendor for word in row["generations"].split()}
+    return tuple(dict.fromkeys(row["engine"] for row in (runs if generation.casefold() in named else of_vendor)))
 
 
 def broken_line(stack: str, lines: Sequence[str]) -> str:

@@ -250,8 +250,8 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
 def _parted(words: str) -> tuple[str, str]:
     """The first sentence of an answer, and the sentences after it.
 
-    >>> _parted("8 H200 serve it for $0.70. It is extrapolated. Or so.")
-    ('8 H200 serve it for $0.70.', 'It is extrapolated. Or so.')
+    >>> _parted("8 H200 serve it for $0.70. It is an estimate. Or so.")
+    ('8 H200 serve it for $0.70.', 'It is an estimate. Or so.')
     """
     first, stop, more = words.partition(". ")
     return f"{first}{stop.strip()}", more

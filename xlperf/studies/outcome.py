@@ -448,7 +448,7 @@ def _templates() -> dict[str, dict[str, str]]:
 def finding(name: str, tone: str = "", /, **facts: object) -> Finding:
     """A finding that findings.csv words, with facts in it.
 
-    >>> finding("first purchase", case="growth 10%", words="8 H100").words
+    >>> finding("first purchase", case="growth 10 %", words="8 H100").words
     'Buy 8 H100 at once.'
     """
     line = _templates()[name]

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.units import HOUR
+from xlperf.base.units import HOUR, percent
 from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -124,7 +124,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     ]
     answers = [answers_of(form, inputs.catalog)[0] for form in forms]
     results = answers_table(stacked(forms), answers)
-    names = [f"{rate:,g} requests/s, growth {100.0 * growth:.0f} %" for rate, growth in cases]
+    names = [f"{rate:,g} requests/s, growth {percent(growth, 0)}" for rate, growth in cases]
     wanted = ("first_purchase", "present_cost", "cost_per_million_output_tokens", "buy_now_cost", "wait_cost",
               "value_of_waiting", "peak_power")  # fmt: skip
     value, bought = results.number("value_of_waiting"), results["first_purchase"]

@@ -12,7 +12,7 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base import resources
-from xlperf.base.units import MILLION
+from xlperf.base.units import MILLION, percent
 from xlperf.catalog.schema import Column, grouped, results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
@@ -337,8 +337,8 @@ _COLOURS = ("000000", *SERIES)
 def chiplet_sheet(sheet: Worksheet, report: data.Report, basis: data.Basis) -> None:
     """Fill the sheet that sets one die against several: over area and number, and over volume."""
     words = (
-        f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with "
-        f"{100.0 * LINK_SHARE:.0f} % of its area for links. No memory, no board."
+        f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, "
+        f"each with {percent(LINK_SHARE, 0)} of its area for links. No memory, no board."
     )
     cell: Any = style.put(sheet.cell(_TOP, 1), words, "xlperf note")
     cell.alignment = Alignment(horizontal="left", vertical="center")
