@@ -145,9 +145,10 @@ def _cost_numbers(page: Page, cells: Mapping[str, str], letters: tuple[str, str,
     owner = table_schema("servers").by_name["accelerator"]
     row = f"MATCH({cells['accelerator']},{column_reference(owner)},0)"
     owned = "servers" in page.data.parent.sheetnames
-    for at, (words, (name,)) in enumerate(COST.items(), start=COST_TOP + 1):
-        hour = f"INDEX({column_reference(results_of('servers').by_name[name])},{row})"
-        amount = f"=IFERROR({hour}/({cells[_RATE]}*0.0036),0)" if owned else 0
+    for at, (words, names) in enumerate(COST.items(), start=COST_TOP + 1):
+        columns = [column_reference(results_of("servers").by_name[name]) for name in names]
+        hour = "+".join(f"INDEX({column},{row})" for column in columns)
+        amount = f"=IFERROR(({hour})/({cells[_RATE]}*0.0036),0)" if owned else 0
         page.row(letters, at, (words, amount, 0))
 
 
