@@ -88,10 +88,11 @@ their engine are pairs that get further numbers. [-]
 _ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
 _LIKELY = (0.97, 1.12)
 """First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
+_WAITING = 0.01  # largest share of the requests in flight that wait, without a TTFT target [-]
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
-STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
+STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second", "queue_time")
 """Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
 
 
@@ -520,15 +521,13 @@ class FleetSearch:
         return Probed(plans, *(np.where(good, price, np.inf) for price in prices)), short
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
-        """Whether every request in flight is in prefill or decode; with a TTFT target some may wait."""
+        """Whether hardly a request in flight waits for a prefill or a place; with a TTFT target some may."""
         if self.demand.first < NEVER:
             return np.ones(len(plans), dtype=bool)
-        prefill, replicas = plans.number("prefill_accelerators"), plans.number(COUNT) / plans.number(TP)
-        decoding = results.number("tokens_per_second") * results.number("tpot") * (1.0 - 1.0 / self.output)
-        prompts = np.maximum(plans.number(CHUNK) / self.prompt, 1.0)
-        two = decoding + prompts * prefill / plans.number(f"prefill_{TP}")
-        places = np.where(np.isnan(prefill), results.number("max_batch_size") * replicas, two)
-        return np.asarray(plans.number(LOAD) <= places * (1.0 + ROUND))
+        replicas, users = plans.number(COUNT) / plans.number(TP), plans.number(LOAD)
+        waiting = results.number("tokens_per_second") / self.output * results.number("queue_time")
+        places = users <= results.number("max_batch_size") * replicas * (1.0 + ROUND)
+        return np.where(np.isnan(plans.number("prefill_accelerators")), places, waiting <= _WAITING * users)
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""
