@@ -138,13 +138,13 @@ def test_a_plan_without_a_release_says_how_fast_an_earlier_one_was(
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "changed"), [("H100-SXM-80GB", {}), ("B200-SXM-180GB", {}), ("H100-SXM-80GB", {"batch_size": 1})]
+    ("accelerator", "changed"), [("H100-SXM-80GB", {}), ("B200-SXM-180GB", {}), ("H100-SXM-80GB", {"concurrency": 1})]
 )
 def test_only_a_release_that_runs_on_the_accelerator_and_differs_by_a_tenth_is_named(
     catalog: Catalog, accelerator: str, changed: Mapping[str, Any]
 ) -> None:
     """TensorRT-LLM before 0.8 had slow attention of large batches, and no kernels for Blackwell."""
     row = {**COMMON, "model": "Meta-Llama-3.1-70B", "accelerator": accelerator, "software": "tensorrt-llm",
-           "prompt_length": 1024, "output_length": 1024, "mode": "static", "batch_size": 128, **changed}  # fmt: skip
+           "prompt_length": 1024, "output_length": 1024, "concurrency": 128, **changed}  # fmt: skip
     reason = evaluate(table_from_rows("inference", [*row], [[*row.values()]]), catalog).text("reason")[0]
     assert ("tensorrt-llm before 0.8 takes" in reason) == (accelerator.startswith("H100") and not changed)

@@ -119,7 +119,7 @@ def test_a_chip_serves_what_brute_force_over_mappings_finds(catalog: Catalog) ->
         ["Meta-Llama-3.1-70B", "H200-SXM-141GB", size, size, copies, chunk, 2000.0, 500.0, "fp8", 1000.0 / 45.0,
          "continuous"]
         for size in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0) for copies in {1.0, size}
-        for chunk in (2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
+        for chunk in (512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
     ]  # fmt: skip
     plans = table_from_rows("inference", header, rows)
     result = evaluate(plans, catalog)

@@ -205,7 +205,7 @@ SERVED = {"accelerator": "H100", "num_accelerators": 8.0, "tensor_parallel": 8.0
         ({"model": "Meta-Llama-3.1-70B", "software": "sglang", **SERVED}, "tpot=60 ms", "--tensor-parallel-size 2"),
         ({"model": "Qwen3-32B", "accelerator": "H100", "num_accelerators": 32.0, "tensor_parallel": 8.0,
           "global_batch_size": 64.0, "recompute": "full", "software": "megatron"}, "step time=9",
-         "; without --recompute-method --recompute-num-layers --recompute-granularity"),
+         "; without --recompute-method --recompute-num-layers"),
     ],
 )  # fmt: skip
 def test_a_remedy_is_a_ratio_of_predictions_on_the_same_machine(
