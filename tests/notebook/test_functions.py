@@ -230,7 +230,8 @@ def test_signatures_are_those_of_the_commands() -> None:
         "help",
         "plans",
         "measured",
-    }  # with_own_runs makes a catalog
+        "set",
+    }  # with_own_runs makes a catalog; --set completes a log or launch file, a frame states its columns
     in_other_words = {"least": "largest", "no_band": "band", "no_ranges": "ranges"}
     for name in set(xlperf.__all__) - {"Catalog", "InputError", "Table", "XlperfError", "__version__",
                                        "load_catalog", "read_plans", "with_own_runs"}:  # fmt: skip

@@ -145,7 +145,7 @@ def route_loads(links: Links, pairs: np.ndarray, amounts: Array) -> Array:
     return loads
 
 
-def max_min_rates(bandwidth: Array, loads: Array) -> Array:
+def max_min_rates(bandwidth: np.ndarray, loads: np.ndarray) -> Array:
     r"""Rates of jobs (jobs,) that share links max-min fairly: no rate can rise without one that is no larger falling.
 
     All rates rise together until a link is full; the jobs on it stop, and the others rise on (progressive filling).

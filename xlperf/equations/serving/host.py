@@ -40,7 +40,7 @@ def rarest_visits(held: Numeric, favoured_share: Numeric, hot_share: Numeric) ->
     """
     share, favoured = array(held), array(favoured_share)
     rare = 1.0 - favoured
-    visits = np.minimum(share, rare) * rare * rare + np.maximum(share - rare, 0.0) / favoured * (1.0 - rare**3)
+    visits = np.minimum(share, rare) * rare * rare + np.maximum(share - rare, 0.0) / favoured * (1.0 - rare * rare * rare)
     shown = (1.0 - array(hot_share)) * visits
     return np.asarray(np.where(share < 1.0, shown, share + 0.0 * shown))
 
