@@ -379,7 +379,7 @@ def test_nothing_near_exits_with_1_and_no_probability(command: Command, tmp_path
 def test_a_wide_band_explains_nothing(command: Command, tmp_path: Path) -> None:
     """A band of more than 1.5 times holds the measurement, and causes are ranked.
 
-    The plan is that of Megatron-Bridge issue 949, here by the stack of NeMo 2: the band of Megatron-Bridge's is narrower.
+    The plan is that of Megatron-Bridge issue 949, by the stack of NeMo 2: Megatron-Bridge has a narrower band.
     """
     plans = tmp_path / "plans.csv"
     plans.write_text(
