@@ -130,7 +130,7 @@ def test_a_request_rate_is_users_by_littles_law(catalog: Catalog) -> None:
     result = answered(catalog, "serve", **{**ASKED, "users": None, "request rate": 40.0})
     assert result["users"] / 40.0 == pytest.approx(result["ttft"] + 499.0 * result["tpot"], rel=0.01)
     assert result["request_rate"] == pytest.approx(40.0)
-    with pytest.raises(InputError, match="users or request rate must be given"):
+    with pytest.raises(InputError, match="give users or request rate, or a facility power limit"):
         answered(catalog, "serve", **{**ASKED, "users": None})
 
 
@@ -361,8 +361,8 @@ def test_an_accelerator_in_the_place_of_the_chip_is_that_of_the_catalog(catalog:
     judged = {"software": "tensorrt-llm", "mode": "continuous"}
     sold = answered(catalog, "serve", **{**ASKED, "ttft target": None}, **judged)
     each = "tokens_per_second_per_accelerator"
-    # The fewest whole servers for 1,000 users may take a copy that is a little slower.
-    assert sold[each] <= result[each] <= 1.06 * sold[each]
+    # Serve tries further sizes of prefill chunks; the fewest whole servers may take a copy that is a little slower.
+    assert 0.85 * sold[each] <= result[each] <= 1.06 * sold[each]
     assert result[each] * 1000.0 / result["capex"] == pytest.approx(result["tokens_per_thousand_dollars"])
 
 
@@ -416,7 +416,7 @@ def test_tables_and_curves_beside_the_answers_have_numbers(values: Any) -> None:
     assert all(isinstance(train[f"O{row}"].value, float) for row in range(22, 27))
     assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQR" for row in range(15, 22))
     assert all(isinstance(chip[f"{letter}{row}"].value, float | int) for letter in "OPQ" for row in range(25, 29))
-    rates, costs, marks = ([chip[f"{letter}{row}"].value for row in range(42, 78)] for letter in "GHJ")
+    rates, costs, marks = ([chip[f"{letter}{row}"].value for row in range(49, 85)] for letter in "GHJ")
     assert all(isinstance(value, float | int) for value in (*rates, *costs))
     best = [row for row, mark in enumerate(marks) if mark]
     assert 3 <= len(best) < 36 and rates.index(max(rates)) in best and costs.index(min(costs)) < 36
@@ -434,7 +434,7 @@ def test_every_entry_has_a_drop_down_or_bounds(book: Any) -> None:
     for sheet, kind in zip(SHEETS, FORMS, strict=False):
         guarded = {str(one.sqref): one for one in book[sheet].data_validations.dataValidation}
         named = {column.header: column for column in table_schema(kind).columns}
-        rows = [row for row in book[sheet]["B5:C33"] if row[0].value in named and named[row[0].value].kind != "text"]
+        rows = [row for row in book[sheet]["B5:C37"] if row[0].value in named and named[row[0].value].kind != "text"]
         assert len(rows) >= 10
         for name, cell in rows:
             column = named[name.value]

@@ -527,7 +527,8 @@ class FleetSearch:
         replicas, users = plans.number(COUNT) / plans.number(TP), plans.number(LOAD)
         waiting = results.number("tokens_per_second") / self.output * results.number("queue_time")
         places = users <= results.number("max_batch_size") * replicas * (1.0 + ROUND)
-        return np.where(np.isnan(plans.number("prefill_accelerators")), places, waiting <= _WAITING * users)
+        one = np.isnan(plans.number("prefill_accelerators"))
+        return np.asarray(np.where(one, places, waiting <= _WAITING * users))
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""

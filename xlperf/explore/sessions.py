@@ -247,12 +247,11 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
     many = f"{answer['sessions_per_accelerator']:,.1f} sessions of {model} per {accelerator}"
     copy = f"{answer['sessions_per_copy']:,.0f} on a copy of {size:,.0f}"
     copy += f", {copies:,.0f} copies" if copies > 1.0 else ""
-    inside = f"{percent(answer['hit_rate_accelerator'], 0)} on the accelerators"
-    hits = f"{percent(answer['hit_rate'], 0)} of the prompts come from the cache ({inside})"
+    hits = f"{percent(answer['hit_rate'], 0)} of the prompts are cached"
     cost = cost_words(form, best.hours, 1000.0 * answer["cost_per_session"] / best.hours.paid, " per 1,000 sessions")
     more = _worth_in_words(answer)
     return (
-        f"{many} ({copy}) with {engine_title(answer['software'])}{cost}: {hits}, a later turn starts after "
+        f"{many} ({copy}) with {engine_title(answer['software'])}{cost}: {hits}, later turns start after "
         f"{answer['ttft_later']:,.2f} s; {answer['limit']}.{more}{lacking_words(best.hours)}"
     )
 
@@ -262,7 +261,7 @@ def _worth_in_words(answer: Answer) -> str:
     worth, price, size = (answer.get(name, np.nan) for name in ("host_worth", "host_price", "best_host_memory"))
     if worth != worth:
         return ""
-    words = f" The next GB of host memory saves {dollars(worth * _GIGA)} a month"
-    least = f"sessions cost least with {size / _GIGA:,.0f} GB"
-    costs = f" and costs {dollars(price * _GIGA)}; {least}" if price == price else ""
+    words = f" One GB more on the host saves {dollars(worth * _GIGA)} a month"
+    least = f"best with {size / _GIGA:,.0f} GB"
+    costs = f", costs {dollars(price * _GIGA)}; {least}" if price == price else ""
     return f"{words}{costs}."

@@ -282,8 +282,8 @@ _CHIPS = prod(map(len, AXES.values()))
 """Chips of the table. [-]"""
 _NUMBERS, _WORTH = 80, 130
 """Rows of the first chip of the table, and of the chip whose changes are valued, on the sheet with the numbers. [-]"""
-_SHOWN = 42
-"""Row of the first chip of the table, on the front sheet. [-]"""
+_AROUND, _SHOWN = 42, 49
+"""Rows of the heading and of the first chip of the table, below the form on the front sheet. [-]"""
 _RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT, _REASON = "BA", "BB", "BC", "BD", "BE", "BF", "BG", "BH"
 """Columns of the chips of the table, right of the entries of the form: token/s, cost, power, whether the chip is on the
 frontier; chart columns; why there is no answer."""
@@ -327,9 +327,9 @@ def _chip(page: Page, cells: dict[str, str], r: dict[str, str], others: list[str
 
 def _axes(page: Page) -> dict[str, list[str]]:
     """The yellow cells with the values that the chips of the table have, by entry, below the first screen."""
-    page.heading("B35", "Chips around this one: the values to combine, all else as in the form", "R")
+    page.heading(f"B{_AROUND}", "Chips around this one: the values to combine, all else as in the form", "R")
     names: dict[str, list[str]] = {}
-    for row, (name, values) in enumerate(AXES.items(), start=36):
+    for row, (name, values) in enumerate(AXES.items(), start=_AROUND + 1):
         column = table_schema("chip").by_name[name]
         page.put(f"B{row}", column.header, "label")
         for letter, last, value in zip("CDF", ("C", "D", "G"), values, strict=False):
@@ -412,7 +412,7 @@ def _chip_charts(page: Page) -> None:
     colours = ("", BLUE, AMBER, SKY, GREY, NAVY)
     chart: Any = page.bars("H", (2, 11), "J K L M N O", colours, "#,##0", lying=False, gap=18, stacked=True)
     page.place(chart, "F14:K20", Axis(size=7), Axis(number="#,##0", hidden=True), (0.01, 0.03, 0.98, 0.74))
-    link = f'=HYPERLINK("#\'{page.sheet.title}\'!B35","Chips around this one (table below)")'
+    link = f'=HYPERLINK("#\'{page.sheet.title}\'!B{_AROUND}","Chips around this one (table below)")'
     page.heading("F21", link, "K")
     rows = _NUMBERS - 1, _NUMBERS - 1 + _CHIPS
     others, frontier = (
