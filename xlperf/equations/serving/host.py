@@ -40,7 +40,8 @@ def rarest_visits(held: Numeric, favoured_share: Numeric, hot_share: Numeric) ->
     """
     share, favoured = array(held), array(favoured_share)
     rare = 1.0 - favoured
-    visits = np.minimum(share, rare) * rare * rare + np.maximum(share - rare, 0.0) / favoured * (1.0 - rare * rare * rare)
+    within, beyond = np.minimum(share, rare), np.maximum(share - rare, 0.0)
+    visits = within * rare * rare + beyond / favoured * (1.0 - rare * rare * rare)
     shown = (1.0 - array(hot_share)) * visits
     return np.asarray(np.where(share < 1.0, shown, share + 0.0 * shown))
 
