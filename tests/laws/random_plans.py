@@ -62,6 +62,7 @@ class Draw:
         self.models = [name for name in known if name not in LATER]
         self.experts = dict(zip(known, catalog.tables["models"]["num_experts"] > 0.0, strict=True))
         self.predicting = dict(zip(known, catalog.tables["models"].filled("num_mtp_layers") > 0.0, strict=True))
+        self.seeing = dict(zip(known, catalog.tables["models"].number("vision_layers", 0.0) > 0.0, strict=True))
         self._peaks = {
             name: dict(zip(machines, catalog.tables["accelerators"][f"peak_flop_rate_{name}"], strict=True))
             for name in ("fp8", "int8", "fp4")
@@ -269,6 +270,22 @@ def _on_host(number: int, experts: bool) -> Row:
     return row
 
 
+def _images(number: int) -> Row:
+    """Images or video of some rows of models that see them; no draw, so that all others stay."""
+    turn = number // 3
+    if number % 3:
+        return {}
+    return {
+        "images": (1, 3, 0.5)[turn % 3],
+        "video_frames": (None, 8, 16)[turn // 2 % 3],
+        "image_width": (None, 448, 1920)[turn // 3 % 3],
+        "image_height": (None, 336, 1080)[turn // 4 % 3],
+        "image_tokens": (None, None, 256, 1000)[turn % 4],
+        "encoder_split": ("layers", "images")[turn % 2],
+        "pixel_time": (None, 10, 40)[turn // 5 % 3],
+    }
+
+
 def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     chosen = draw.random.random()
     model = draw.one(STRANGE_MODELS if chosen < 0.4 else LINEAR_MODELS if chosen < 0.55 else draw.models)
@@ -362,6 +379,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     if row.get("activation_precision") is None and number % 5 == 0:
         row["precision"] = (*FORMATS, None)[number // 5 % (len(FORMATS) + 1)]
     row |= _on_host(number, draw.experts[model])
+    if draw.seeing[model]:
+        row |= _images(number)
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     if row["precision"] == "fp8":
         row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]

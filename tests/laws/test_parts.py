@@ -140,7 +140,8 @@ def test_costs_of_inputs_and_outputs_pay_for_all_accelerators(mode: str) -> None
     plans, results = plans_of(mode), results_of(mode)
     rent = results["accelerator_hour_cost"] * plans["num_accelerators"]
     requests = results["tokens_per_second"] / plans["output_length"]
-    split = results["cost_per_million_input_tokens"] * plans["prompt_length"]
+    prompt = plans["prompt_length"] + results["image_tokens_per_request"]
+    split = results["cost_per_million_input_tokens"] * prompt
     split = (split + results["cost_per_million_output_tokens"] * plans["output_length"]) * requests
     same("split", split, rent, plans)
     same("tokens per dollar", results["tokens_per_second"] / results["tokens_per_dollar"], rent, plans)
