@@ -40,6 +40,7 @@ IN_TURN = (PEAKS[2:], TIERS)
 """Columns of which each row of the sheet has another one better, the others as they are."""
 CLOSE = {"training": 1e-9, "static": 1e-9}
 FULL_CACHE = 0.035  # the largest rate is that of the batch that fills the cache, whose tiles may fill badly
+EXPERTS_AT_FULL_CACHE = 0.06  # likewise, with tiles of each expert
 CLOCKED = 0.1  # below its own power limit a device with more units has a lower clock, which its other kernels share
 UNDER_LOAD = 2e-3  # batches under load are whole, and steps between two sizes of them on a line
 NO_LONGER_WAITING = 0.01  # with more memory what waited runs: larger batches, whose tiles and passes may fill worse
@@ -88,6 +89,12 @@ def _near(mode: str, columns: tuple[str, ...], name: str) -> float:
     if columns == ("memory_bandwidth",):
         return MIXED_STEPS
     return NO_LONGER_WAITING if columns == ("memory_capacity",) else UNDER_LOAD
+
+
+def _with_experts(plans: Table) -> np.ndarray:
+    models = shipped().tables["models"]
+    experts = dict(zip(models["model"].tolist(), models["num_experts"] > 0.0, strict=True))
+    return np.array([experts[model] for model in plans["model"].tolist()])
 
 
 def _no_longer_queued(plans: Table, before: Table, after: Table) -> np.ndarray:
@@ -152,6 +159,8 @@ def test_better_hardware_is_never_slower_nor_dearer(
             if "rate" in mode and name == "tokens_per_dollar":
                 continue
             near = _near(mode, columns, name) + (queued if name == "latency" else 0.0)
+            if name == "max_request_rate" and mode != "static":
+                near = np.where(_with_experts(plans), EXPERTS_AT_FULL_CACHE, near)
             if name == "max_request_rate" and set(columns) <= set(PEAKS):
                 near = np.where(plans.number("power_limit") > 0.0, CLOCKED, near)
             good = ~(sign * (other - one) > near * np.abs(one)) | ~fitted

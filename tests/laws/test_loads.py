@@ -123,7 +123,8 @@ def test_more_memory_is_never_worse(mode: str) -> None:
     """With room for more requests the deployment serves as many at least, and nobody waits longer.
 
     The smallest batches of very many rows are not computed, which leaves half a per cent. In a run that ends requests
-    with room to decode together finish together: their mean latency may rise by 5 % at the same throughput.
+    with room to decode together finish together: their mean latency may rise by 5 % at the same throughput. The largest
+    rate is that of a full cache, whose larger batch may fill tiles badly: 3.5 %, as in test_hardware.
     """
     plans = plans_of(mode)
     ends = plans["run_requests"] > 0.0
@@ -131,7 +132,7 @@ def test_more_memory_is_never_worse(mode: str) -> None:
     result = [evaluate(changed(plans, {"memory_fraction": share}), shipped()) for share in shares]
     for share, one, two in zip(shares, result, result[1:], strict=False):
         for name, sign in (("max_request_rate", 1.0), ("tokens_per_second", 1.0), ("ttft", -1.0), ("latency", -1.0)):
-            room = np.where(ends & (name == "latency"), 0.05, 0.005)
+            room = np.where(ends & (name == "latency"), 0.05, 0.035 if name == "max_request_rate" else 0.005)
             good = ~(sign * (two[name] - one[name]) < -room * one[name])
             hold(f"more memory than {share:g}: {name}", good, plans, before=one[name], after=two[name])
 

@@ -89,6 +89,21 @@ def outside_the_engine(plans: Table) -> Array:
     return np.asarray(time * host["host_slowdown"][:, 0])
 
 
+def _with_images(plans: Table) -> np.ndarray:
+    return np.asarray((plans.filled("images") > 0.0) | (plans.number("video_frames", 0.0) > 0.0))
+
+
+def adapter_waits(plans: Table, results: Table) -> Array:
+    """Mean time in which a request's adapter comes from the host, from the bytes of the resident ones. [s]"""
+    accelerators, used = shipped().tables["accelerators"], plans.filled("adapters")
+    links = dict(zip(accelerators["accelerator"].tolist(), accelerators.filled("host_bandwidth"), strict=True))
+    link = np.array([links.get(name, np.nan) for name in plans["accelerator"].tolist()])
+    resident = np.fmin(plans["resident_adapters"], used)
+    size = np.divide(results["memory_adapters"], resident, out=np.zeros_like(used), where=resident > 0.0)
+    missing = np.divide(used - resident, used, out=np.zeros_like(used), where=resident < used)
+    return np.asarray(np.where(missing > 0.0, missing * size / link, 0.0))
+
+
 @pytest.mark.parametrize("mode", SERVING)
 def test_a_request_is_the_sum_of_its_parts(mode: str) -> None:
     """Latency is the first token and the others; a step of a static batch is the sum of its kinds of kernels.
@@ -109,7 +124,10 @@ def test_a_request_is_the_sum_of_its_parts(mode: str) -> None:
     step = total(results, *parts)
     if mode == "static":
         same("a step", np.where(others > 0.0, step, np.nan), results["tpot"], plans)
-        same("prefill", results["ttft"], results["prefill_time"] + outside_the_engine(plans), plans)
+        outside = outside_the_engine(plans) + adapter_waits(plans, results)
+        plain = np.flatnonzero(~_with_images(plans))  # images are decoded and resized outside the engine as well
+        stated = results["prefill_time"] + outside
+        same("prefill", results["ttft"][plain], stated[plain], plans.take(plain))
     else:
         queue = results["queue_time"]
         hold("ttft holds the wait", results["ttft"] >= queue * (1.0 - CLOSE), plans, ttft=results["ttft"], queue=queue)
@@ -168,9 +186,9 @@ def test_operators_add_up(mode: str) -> None:
             continue
         step = sum(values for name, values in whole.columns.items() if name.startswith("time_"))
         steps = {
-            "prefill": whole["prefill_time"] + outside_the_engine(one),
+            "prefill": whole["prefill_time"] + outside_the_engine(one) + adapter_waits(one, whole),
             "decode": np.asarray(step * tokens_per_step(one)),
         }
         for word, stated in steps.items():
-            if word == "prefill" or one["output_length"][0] > 1.0:
+            if one["output_length"][0] > 1.0 if word == "decode" else not _with_images(one)[0]:
                 same(f"operators of the {word}", time[phase == word].sum() + 0.0 * stated, stated, one, 1e-6)

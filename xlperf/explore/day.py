@@ -80,7 +80,10 @@ def day_answer(form: Table, catalog: Catalog) -> Answer:
     if not fleets:
         reason = str(serve_answer(asked, catalog).get("reason", "")) or "no way to serve keeps the targets"
         return no_answer(reason)
-    return _answer(form, rates, fleets[0], asked, catalog)
+    flat = bool((rates == rates[0]).all()) or not np.isnan(form.stated("accelerators"))
+    answers = [_answer(form, rates, fleet, asked, catalog) for fleet in fleets[: 1 if flat else None]]
+    # The cheapest way for the busiest hour may have copies too large to follow the day.
+    return min(answers, key=lambda answer: np.nan_to_num(answer["day_cost"], nan=np.inf))
 
 
 def _serving(form: Table, rate: float) -> Table:

@@ -272,8 +272,11 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         products = serving_gemms(deployment.model, shape, architecture, phases)
         gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, parts, phases)
         kernels, parts = kernels._replace(gemms=gemms), parts.copy(order="F")
+        before = total(parts[:, :, 0, :FIXED])
         parts[:, :, 0, MATRIX] = gemms.layer_time()
-        parts[:, :, 0, FIXED] += waiting
+        # Launches that products on the accelerator hid are seen where the host does those products.
+        seen = [np.maximum(host.layer_launches - busy, 0.0) for busy in (total(parts[:, :, 0, :FIXED]), before)]
+        parts[:, :, 0, FIXED] += waiting + (seen[0] - seen[1])
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
     if PREFILL in phases and ENCODE_PARTS[0] in deployment.software:
