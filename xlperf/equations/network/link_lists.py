@@ -6,7 +6,7 @@ all-gather is bounded by cuts and reached by trees that fill the links; the all-
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def _inflow(links: Links, ranks: np.ndarray, sink: int) -> float:
     return float(solved.x[-1]) * scale if solved.status == 0 else 0.0
 
 
-def _incidence(links: Links):  # type: ignore[no-untyped-def]
+def _incidence(links: Links) -> Any:
     """Flow that leaves each node less what enters it, for each link: a sparse matrix (nodes, links)."""
     from scipy.sparse import csr_array
 
