@@ -46,6 +46,7 @@ from xlperf.equations.network.topologies import (
     torus_gather_load,
     torus_steps,
 )
+from xlperf.equations.serving.kernels import quick_all_reduce_time
 
 BANDWIDTH, LATENCY, SIZE = 6.0e10, 1.0e-6, 2.4e6
 
@@ -365,6 +366,16 @@ def test_all_reduce_is_never_slower_than_its_two_halves(net: Network) -> None:
             assert whole <= halves * (1.0 + 1e-12)
             if net.size.shape[1] == 1:
                 assert whole == pytest.approx(halves, rel=1e-12)
+
+
+@EVERY_SHAPE
+def test_kernels_of_engines_send_over_the_links_that_there_are(net: Network) -> None:
+    """Two GPUs of eight MI300X: 47.7 GB/s of bus bandwidth over their one link of 64 (4 GiB, ml-engineering)."""
+    full = {"bandwidth_efficiency": np.ones((1, 1)), "launch_time": np.zeros((1, 1))}
+    silent = dataclasses.replace(net, latency=0.0 * net.latency)
+    for group in {2.0, net.size[0, 0] / 2.0, net.size[0, 0]}:
+        engine = quick_all_reduce_time(SIZE, [[group]], silent, full).item()
+        assert engine == pytest.approx(2.0 * timed("all_gather", silent, group), rel=1e-12)
 
 
 def test_all_to_all_on_a_torus_grows_with_its_longest_ring() -> None:

@@ -32,7 +32,7 @@ from xlperf.equations.model.operators import (
     cache_ratio,
 )
 from xlperf.equations.network.collectives import collective_time
-from xlperf.equations.network.topologies import Network
+from xlperf.equations.network.topologies import FAT_TREE, Network, tier_shape
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 
@@ -137,7 +137,8 @@ def quick_all_reduce_time(
     r"""Time of the one-shot and two-shot all-reduce kernels of serving engines, inside the innermost tier.
 
     One shot: each of n ranks reads the buffers S of all peers and adds them. Two shots: each rank reduces its piece and
-    then reads the pieces of its peers. The faster kernel counts, :math:`\eta B` being the effective link bandwidth.
+    then reads the pieces of its peers. The faster kernel counts, :math:`\eta B` being the effective link bandwidth, of
+    all links to the peers together: a pair of a mesh of eight has one of seven.
 
     .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
 
@@ -145,6 +146,9 @@ def quick_all_reduce_time(
     """
     size, group = np.broadcast_arrays(array(message_size), array(group_size))
     bandwidth = constants["bandwidth_efficiency"] * network.link_bandwidth[:, :1]
+    if some(network.topology[:, 0] > FAT_TREE):
+        inside = np.minimum(group, network.size[:, :1])
+        bandwidth = bandwidth / tier_shape("all_gather", inside, np.ones(1), network, 0).slowdown
     start = constants["launch_time"] + network.latency[:, :1]
     peers = group - 1.0
     time = np.minimum(start + peers * size / bandwidth, 2.0 * start + 2.0 * (peers / group) * size / bandwidth)
