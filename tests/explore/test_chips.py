@@ -66,8 +66,13 @@ def test_area_that_cache_takes_is_what_cores_lose(catalog: Catalog) -> None:
         ({"power_budget": "20"}, r"draw (\d+) W, \d+ W more than the power budget of 20 W: .* more than \1 W"),
         ({"cache": "5000"}, r"5,000 MB of cache take 3,818 mm², 2,7\d\d mm² more than cores and cache have"),
         ({"cache": "1371"}, r"1,371 MB of cache leave .* not one fits"),
-        ({"cost_budget": "8000"}, r"\$988 \(12 %\) more than the cost budget of \$8,000: dies of .* would keep it"),
+        ({"cost_budget": "8000"}, r"\$1,071 \(13 %\) more than the cost budget of \$8,000: dies of .* would keep it"),
         ({"cost_budget": "8000", "package": ""}, "without a package no cost follows"),
+        ({"cost_budget": "8000", "package": "Flip-chip"}, "has one die: take another package"),
+        ({"cost_budget": "8000", "package": "Organic MCM"}, "memory need an interposer, bridges or fan-out"),
+        ({"cost_budget": "8000", "package": "SoIC on CoWoS-S"}, "bonds dies on base dies: give their number"),
+        ({"die_area": "100"}, "larger dies, fewer stacks or a denser link"),
+        ({"die_link": "UCIe standard"}, "a denser link between dies"),
     ],
 )
 def test_a_limit_that_is_missed_says_by_how_much_and_what_would_help(
@@ -77,6 +82,15 @@ def test_a_limit_that_is_missed_says_by_how_much_and_what_would_help(
     assert re.search(words, answer["reason"]), answer["reason"]
     assert answer["answer"] == f"No answer: {answer['reason']}." and "nan" not in answer["answer"]
     assert RATE not in answer
+
+
+def test_bridges_and_soldered_memory_are_paid_for(catalog: Catalog) -> None:
+    interposer, bridges = answers_of(chips(catalog, "package=CoWoS-S,CoWoS-L")[0], catalog)
+    # 10 USD for each of the bridges beside six stacks and between two dies.
+    assert bridges["cost_package"] - interposer["cost_package"] == pytest.approx(7.0 * 10.0)
+    few, many = answers_of(chips(catalog, "memory stacks=4,20", memory="GDDR7", package="CoWoS-S")[0], catalog)
+    assert few["cost_losses"] == pytest.approx(many["cost_losses"])  # of packages that no memory is in
+    assert many["cost_memory"] == pytest.approx(5.0 * few["cost_memory"])
 
 
 def test_what_would_help_helps(catalog: Catalog) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import TECHNOLOGY_TABLES, results_of
 from xlperf.catalog.table import Table, columns_of
-from xlperf.equations.cost.designs import DesignRule, design_cost, design_rules
+from xlperf.equations.cost.designs import DesignRule, carrier_rule, design_cost, design_rules
 from xlperf.equations.hardware.derived_device import PEAKS, USUAL_OTHER, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 
@@ -44,8 +44,6 @@ _NAMES = {"technology": "technology", "base_technology": "technology", "core": "
 # Fields of `Technologies`
 _MADE_OF = ("technology", "base_technology", "core", "core_node", "memory", "link", "die_link")
 _REQUIRED = ("technology", "core", "memory")
-
-TOO_LARGE_DIE = "a die is larger than the reticle"
 
 _cache: WeakKeyDictionary[Catalog, Accelerators] = WeakKeyDictionary()
 _BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages", "chiplets")
@@ -114,20 +112,20 @@ def _costs(
     devices: Table, catalog: Catalog, technologies: Technologies, derived: DerivedDevice
 ) -> tuple[dict[str, Array], list[Remark]]:
     """Unit cost, purchase price [USD] and carbon [kg] of devices with a package, and reasons for a lack of cost."""
-    from xlperf.equations.cost.designs import fits_reticle
-
     designs = _designs(devices, catalog.tables["chiplets"], technologies, derived)
-    packages, node, base_node = (designs.text(n) for n in ("package", "node", "base_node"))
+    kinds = {"node": "process_nodes", "base_node": "process_nodes", "package": "packages"}
+    rows_of = {name: catalog.known_rows(kind, designs.text(name)) for name, kind in kinds.items()}
     based = designs.number("num_base_dies") > 0.0
-    node_rows, base_rows = (catalog.known_rows("process_nodes", names) for names in (node, base_node))
-    priced = (packages != "") & (catalog.known_rows("packages", packages) >= 0)
-    priced &= (node_rows >= 0) & (~based | (base_rows >= 0)) & ~np.isnan(designs.number("memory_price"))
+    priced = (rows_of["package"] >= 0) & ~np.isnan(designs.number("memory_price"))
+    priced &= (rows_of["node"] >= 0) & (~based | (rows_of["base_node"] >= 0))
     priced &= (derived.results["memory_stacks"] >= 1.0) & (derived.results["num_multiprocessors"] >= 1.0)
-    nodes, square = catalog.tables["process_nodes"], np.nan
-    fits = fits_reticle(designs.number("module_area"), designs.number("die_width"), columns_of(nodes, node_rows))
-    fits &= fits_reticle(designs.number("base_area"), square, columns_of(nodes, base_rows))
+    node, base_node, package = (columns_of(catalog.tables[kinds[name]], rows) for name, rows in rows_of.items())
+    design, unmade = columns_of(designs), np.full(len(devices), "", dtype=object)
+    rules = [*design_rules(design, node, base_node, package), carrier_rule(design, package)]
+    for row, _, sentence in reversed([*_broken_rules(designs, rules)]):
+        unmade[row] = sentence
     costs = {name: np.full(len(devices), np.nan) for name in ("unit_cost", "capex", "embodied_carbon")}
-    rows = np.flatnonzero(priced & fits)
+    rows = np.flatnonzero(priced & (unmade == ""))
     if len(rows):
         results = evaluate_designs(designs.take(rows), catalog)
         ratio, links = devices.filled("system_price_ratio")[rows], derived.link_cost[rows]
@@ -136,8 +134,8 @@ def _costs(
         costs["capex"][rows] = results["sale_price"] * ratio + links
         costs["embodied_carbon"][rows] = results["embodied_carbon"]
     unpriced = [
-        Remark(priced & ~fits, f"{TOO_LARGE_DIE}: no cost"),
-        Remark((packages != "") & ~priced, "its package, process node or memory has no price: no cost"),
+        Remark(priced & (unmade != ""), "{}: no cost", (unmade,)),
+        Remark((designs.text("package") != "") & ~priced, "its package, process node or memory has no price: no cost"),
     ]
     return costs, unpriced
 
@@ -308,14 +306,14 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> dict[st
 
 def _refuse(designs: Table, rules: Sequence[DesignRule]) -> None:
     """Raise InputError with every rule that a design breaks."""
-    names = designs.text("package")
-    faults = [
-        Fault(
-            designs.place(row, rule.column),
-            rule.sentence.format(package=names[row], **{name: values[row] for name, values in rule.values.items()}),
-        )
-        for rule in rules
-        for row in np.flatnonzero(rule.broken).tolist()
-    ]
-    if faults:
+    if faults := [Fault(designs.place(row, column), words) for row, column, words in _broken_rules(designs, rules)]:
         raise InputError(faults)
+
+
+def _broken_rules(designs: Table, rules: Sequence[DesignRule]) -> Iterator[tuple[int, str, str]]:
+    """Row, column and sentence of every rule that a design breaks."""
+    names = designs.text("package")
+    for rule in rules:
+        for row in np.flatnonzero(rule.broken).tolist():
+            values = {name: values[row] for name, values in rule.values.items()}
+            yield row, rule.column, rule.sentence.format(package=names[row], **values)

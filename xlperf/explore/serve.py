@@ -398,7 +398,8 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     used = answer["copies"] * answer["copy_size"]
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
-    speed = f"{answer['users']:,.0f} users at {answer['tokens_per_second_per_user']:,.0f} token/s each"
+    rate = answer["tokens_per_second_per_user"]  # NaN for requests of one token
+    speed = f"{answer['users']:,.0f} users {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
 

@@ -78,7 +78,6 @@ def _designs(inputs: outcome.Inputs) -> tuple[Table, list[_Case]]:
                 "num_dies": dies,
                 "module_area": die - links,
                 "link_area_share": links / (die - links),
-                "num_bridges": dies - 1 if str(packages["structure"][row]) == "bridge" else 0,
                 "kind": "assumption",
             }
         )

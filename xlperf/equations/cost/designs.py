@@ -42,6 +42,7 @@ class _Package(NamedTuple):
 
     carrier_area: Array  # [mm2]
     substrate_area: Array  # [mm2]
+    bridges: Array  # Number [-]
     carrier: Array  # Cost [USD]
     substrate: Array  # Cost [USD]
     carrier_yield: Array  # [-]
@@ -60,13 +61,21 @@ def design_cost(
     area, base_area = _die_area(design, package), np.where(based, design.base_area, 0.0)
     chip = _dies(design, node, area, design.die_width, placed, harvested=True)
     base = _base_dies(design, base_node, placed)
-    # Parts on the carrier, and their area [mm2].
-    on_carrier = np.where(stacked, 0.0, num_dies) + num_base + stacks + dummies
+    # Parts on the carrier, and their area [mm2]; memory beside it is soldered to the board after the test.
+    inside = np.where(design.stack_area > 0.0, stacks, 0.0)
+    on_carrier = np.where(stacked, 0.0, num_dies) + num_base + inside + dummies
     carried = np.where(stacked, 0.0, num_dies * area) + num_base * base_area + stacks * design.stack_area
     carried = carried + dummies * design.dummy_area
-    below = _package(package, carried, num_dies + num_base, design.num_bridges)
-    module = _module(design, package, area, base_area, chip, base, below, on_carrier)
+    # Bridges: one beside each stack and between neighbouring dies, unless stated.
+    usual = np.where(package.structure == "bridge", inside + num_dies + num_base - 1.0, 0.0)
+    bridges = np.where(np.isnan(design.num_bridges), usual, design.num_bridges)
+    below = _package(package, carried, num_dies + num_base, bridges)
+    memory = np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_price, 0.0)
+    within = np.where(inside < stacks, 0.0, memory)
+    module = _module(design, package, area, base_area, chip, base, below, on_carrier, within)
     cost = dies.module_cost(module)._asdict()
+    cost["total"] = cost["total"] + (memory - cost["memory"])
+    cost["memory"] = memory
     one_time = _one_time(design, node, base_node, package, area, base_area, below)
     bill = cost["total"] + design.board_cost
     unit = bill + one_time["nre_per_unit"]
@@ -200,6 +209,7 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     return _Package(
         np.where(organic, np.nan, carrier_area),
         substrate_area,
+        bridges,
         np.where(organic, substrate, carrier),
         np.where(organic, 0.0, substrate),
         np.where(organic, 1.0, good),
@@ -228,13 +238,14 @@ def _module(
     base: _Dies,
     below: _Package,
     on_carrier: Array,
+    memory: Array,
 ) -> dies.Module:
     """Costs and yields of the parts of a module: dies with bumps, memory, carrier, substrate with assembly."""
-    num_dies, num_base, stacks = design.num_dies, design.num_base_dies, design.memory_stacks
+    num_dies, num_base = design.num_dies, design.num_base_dies
     based, stacked = num_base > 0.0, package.structure == STACKED
     bumps = area * num_dies * package.bump_price + base_area * num_base * package.bump_price
     bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
-    assembled = on_carrier + design.num_bridges + np.where(stacked, num_dies, 0.0)
+    assembled = on_carrier + below.bridges + np.where(stacked, num_dies, 0.0)
     # All bonds of a module are good: y^n for n parts (D. Stow et al., ICCAD 2017, doi:10.1109/ICCAD.2017.8203849).
     good = power(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
     if based.any():
@@ -245,7 +256,7 @@ def _module(
         raw_dies=num_dies * chip.raw + num_base * base.raw + bumps + bonding,
         die_defects=num_dies * (chip.good - chip.raw) + num_base * (base.good - base.raw),
         sort_test=num_dies * chip.sort / chip.passed + base_sort,
-        memory=np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_price, 0.0),
+        memory=memory,
         carrier=below.carrier,
         substrate=below.substrate + (package.assembly_cost + assembled * package.assembly_cost_per_part),
         final_test=package.final_test_time * package.tester_rate,
@@ -299,6 +310,13 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
     return np.asarray(~(known & _oversized(across, size / across, node) & np.isnan(node.stitch_yield)))
 
 
+def carrier_rule(design: Columns, package: Columns) -> DesignRule:
+    """Stacks beside the dies have more wires than an organic substrate: they need silicon or fan-out below them."""
+    stacked = (design.memory_stacks > 0.0) & (design.stack_area > 0.0)
+    words = 'stacks of memory need an interposer, bridges or fan-out, and package "{package}" has none'
+    return DesignRule("memory_stacks", stacked & np.isin(package.structure, ORGANIC), words)
+
+
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
     """Rules of chiplet designs: mandatory numbers, and limits of dies and dies."""
     based, has_memory = design.num_base_dies > 0.0, design.memory_stacks > 0.0
@@ -326,7 +344,12 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
         DesignRule(
             "num_base_dies",
             (package.structure == STACKED) & ~based,
-            'package "{package}" bonds dies on base dies; give their number',
+            'package "{package}" bonds dies on base dies: give their number, or take another package',
+        ),
+        DesignRule(
+            "num_dies",
+            (package.structure == ORGANIC[0]) & (design.num_dies + design.num_base_dies > 1.0),
+            'package "{package}" has one die: take another package for several',
         ),
         DesignRule(
             "num_units_needed",

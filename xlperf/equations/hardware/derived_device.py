@@ -253,12 +253,14 @@ def _broken(
     return {
         "base dies need a base area": based & np.isnan(device.base_area),
         "the shares of memory and links are more than the perimeter": shoreline > 1.0 + _ROUNDING,
-        "the interfaces of memory and links do not fit beside the cores": left < 0.0,
+        "the interfaces of memory and links do not fit beside the cores: larger dies, fewer stacks, or a denser link": (
+            left < 0.0
+        ),
         f"cores, interfaces and cache leave less than {100.0 * LEAST_OTHER:g} % of the silicon for wires and control: "
-        "a larger cache share takes a smaller compute share (or larger base dies)": (
+        "larger dies, fewer stacks or a denser link; a larger cache share takes a smaller compute share": (
             (left >= 0.0) & ((1.0 - device.cache_share) * left < LEAST_OTHER * floor.silicon * (1.0 - _CORE_ROUNDING))
         ),
-        "the links between dies need more edge": crossed & ~based & (seam > die_edges - floor.perimeter),
+        "the links between dies need more edge: a denser link between dies, less memory, or larger dies": crossed & ~based & (seam > die_edges - floor.perimeter),
         "not one core fits into the area for cores": ~(cores.number >= 1.0),
         "the cores do not fit into the area for them": asked > floor.compute * (1.0 + _CORE_ROUNDING),
         "the power budget leaves nothing for the cores": spare <= 0.0,
