@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, some
-from xlperf.equations.network.topologies import FAT_TREE, Network, TierShape, tier_shape, tree_depth
+from xlperf.equations.network.topologies import FAT_TREE, FULLY_CONNECTED, Network, TierShape, tier_shape, tree_depth
 
 
 def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
@@ -171,11 +171,16 @@ def _tier(values: Array, tier: int) -> Array:
 def _inner_bandwidths(
     members: Array, network: Network, constants: Mapping[str, Array], shapes: dict[int, TierShape]
 ) -> tuple[Array, Array]:
-    """Achieved bandwidth of the innermost tier by the low-latency and by the high-bandwidth protocol. [B/s]"""
-    link = _tier(network.link_bandwidth, 0)
+    """Achieved bandwidth of the innermost tier by the low-latency and by the high-bandwidth protocol. [B/s]
+
+    Small groups fill their share of a switch less; the link of a pair of fully connected ranks is filled in any group.
+    """
+    link, ranks = _tier(network.link_bandwidth, 0), np.maximum(members, 2.0)
     if shapes:
         link = link / shapes[0].slowdown
-    bulk = constants["bandwidth_efficiency"] * (1.0 - constants["group_penalty"] / np.maximum(members, 2.0))
+        direct = (network.topology[:, :1] == FULLY_CONNECTED) & (members > 1.0)
+        ranks = np.where(direct, np.maximum(_tier(network.size, 0), ranks), ranks)
+    bulk = constants["bandwidth_efficiency"] * (1.0 - constants["group_penalty"] / ranks)
     return constants["low_latency_efficiency"] * link, bulk * link
 
 
