@@ -291,6 +291,23 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
     assert none["answer"] == "No answer: way 9 is asked for, and 6 ways are known."
 
 
+def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
+    asked = SMALL | {"model": "Qwen2.5-VL-7B"}
+    form = form_of(asked | {"images": 2.0, "image_width": 1280.0, "image_height": 720.0})
+    answer, best = answer_of(form, catalog), serving_ways(form, catalog)[0]
+    assert answer["image_tokens_per_request"] == 2 * 1196.0
+    assert answer["ttft"] == evaluate(best.plan, catalog).number("ttft")[0]
+    # As many tokens of text need no encoder; without images their size is of no consequence.
+    text, alone, none = (
+        answer_of(form_of(asked | more), catalog)
+        for more in ({"prompt_length": 1000.0 + 2392.0}, {}, {"images": 0.0, "image_width": 64.0})
+    )
+    assert text["monthly_cost"] <= answer["monthly_cost"] and text["encode_time"] == 0.0 < answer["encode_time"]
+    assert none["answer"] == alone["answer"]
+    blind = answer_of(form_of(SMALL | {"images": 1.0}), catalog)
+    assert "Meta-Llama-3.1-8B has no vision encoder" in blind["answer"]
+
+
 @pytest.mark.parametrize("software", ["vllm", "sglang", "TensorRT-LLM"])
 def test_an_engine_that_the_form_names_is_the_only_one(catalog: Catalog, free: list[Any], software: str) -> None:
     own = serving_ways(form_of(SMALL | {"software": software}), catalog)

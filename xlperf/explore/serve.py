@@ -68,7 +68,7 @@ _OF_COPY = (*_COPY_COSTS, "energy_per_token", "carbon_per_million_tokens")
 """Engine results of a copy at full load; the fleet also pays for head room and whole servers."""
 _OF_STATE = (
     "tokens_per_second_per_accelerator", "tokens_per_second_per_user", "ttft", "tpot", "tpot_low", "tpot_high",
-    "memory", "memory_capacity",
+    "memory", "memory_capacity", "image_tokens_per_request", "encode_time",
 )  # fmt: skip
 """Engine results of a copy and of its users."""
 _OWNED_OF_COPY = tuple(f"owned_{name}" for name in _COPY_COSTS)
@@ -318,6 +318,9 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
     for name in ("host_experts_share", "host_weights_share"):
         columns[name] = np.where(form.number(name) > 0.0, form.number(name), np.nan)
+    shown = form.filled("images") > 0.0
+    for name in ("images", "image_width", "image_height"):
+        columns[name] = np.where(shown, form.filled(name), np.nan)
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
