@@ -18,6 +18,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import ONE, TWO, engines_of, with_columns
 from xlperf.explore.forms import answer_of, evaluate_forms, ways_of
+from xlperf.explore.objectives import TABLES
 from xlperf.explore.serve import serving_ways
 
 Asked = dict[str, Any]
@@ -289,6 +290,22 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
     assert (low <= sure).all() and (sure <= high).all() and (answers.number("accelerators") <= sure).all()
     none = answer_of(form_of(SMALL | {"way": 9.0}), catalog)
     assert none["answer"] == "No answer: way 9 is asked for, and 6 ways are known."
+
+
+def test_owning_is_a_newsvendor_and_certainty_costs_nothing(catalog: Catalog) -> None:
+    answer = answer_of(form_of(SMALL | {"users": 40_000.0}), catalog)
+    own, rent = answer["owned_hour_cost"], answer["rented_hour_cost"]
+    table = answer[TABLES]["owning"]
+    numbers, regret = table.number("accelerators"), table.number("monthly_regret")
+    assert (np.diff(numbers) > 0.0).all() and (np.diff(table.number("enough_share")) > 0.0).all()
+    assert numbers[np.argmin(regret)] == answer["accelerators_to_own"] and regret.min() == answer["monthly_regret"]
+    at = int(np.argmin(regret))
+    assert table.number("enough_share")[at] >= 1.0 - own / rent > np.append(0.0, table.number("enough_share"))[at] - 0.15
+    needed = table.number("rented") - table.number("idle") + numbers
+    assert needed == pytest.approx(needed[0])  # in the mean, however many are owned
+    month = table.number("monthly_cost") - regret
+    assert month == pytest.approx(min(own, rent) * needed[0] * 730.0 * 3600.0)
+    assert 0.0 < answer["run_worth"] < answer["monthly_regret"]
 
 
 def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:

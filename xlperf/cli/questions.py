@@ -124,11 +124,11 @@ def _shown(answer: Answered) -> list[str]:
     """Lines of the tables beside an answer: ways to serve, limits that a chip misses and the worth of more, others."""
     from xlperf.explore.forms import nested_parts
 
-    if answer.kind == "serve":
-        return _ways(answer.nested["ways"])
     titles = {"worth": "What the next unit is worth"} if answer.kind == "chip" else questions()[answer.kind].tables
-    tables = [(titles[name], table) for name, table in nested_parts(answer).items() if name in titles and table]
-    blocks = [list(answer.missed), *([f"{title}:", *text_table(table)] for title, table in tables)]
+    ways = _ways(answer.nested["ways"]) if answer.kind == "serve" else []
+    nested = {name: table for name, table in nested_parts(answer).items() if name != "ways" and len(answer.nested[name])}
+    tables = [(titles[name], table) for name, table in nested.items() if name in titles and table]
+    blocks = [list(answer.missed), ways, *([f"{title}:", *text_table(table)] for title, table in tables)]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 

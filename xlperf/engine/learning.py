@@ -200,6 +200,16 @@ def band(learned: Learned, ends: Array) -> Array:
     return np.maximum(np.where(ends > 0.0, learned.half_width * kept, ends), learned.cover * (1.0 + 1e-9))
 
 
+def ends_after_a_run(plans: Table, quantity: str, logs: Array) -> Array:
+    """Logarithms of both ends of the bands of plans (2, rows) once a run of each has been measured as predicted."""
+    effects, ends = effects_of(quantity), np.array(logs)
+    for row in range(len(plans)):
+        place = Places(np.zeros((1, 3), dtype=np.int64), *settings_of(plans.take([row])))
+        learned = Process(effects, place, np.zeros(1)).learned(place)
+        ends[:, row] = Corrections({quantity: learned}, {quantity: 1}).ends(quantity, logs[:, [row]])[:, 0]
+    return ends
+
+
 def log_ratio(measured: Array, predicted: Array, larger: bool) -> Array:
     """Log of measured over predicted time; of rates the inverse."""
     return log(predicted / measured) if larger else log(measured / predicted)

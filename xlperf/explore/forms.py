@@ -418,7 +418,7 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
     if kind != "serve":
         return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog), missed)
     plans, ways = ways_of(table, catalog)
-    return Answered(form, table, results, {"ways": ways}, plans, missed)
+    return Answered(form, table, results, {**tables_of(table, catalog), "ways": ways}, plans, missed)
 
 
 def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:

@@ -58,8 +58,8 @@ from xlperf.explore.money import (
     with_prices,
 )
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
+from xlperf.explore.owning import owning_answer, unread_score
 from xlperf.explore.search import stacked
-from xlperf.explore.vary import normal_scores
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
@@ -101,7 +101,10 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
         reason = f"way {way:g} is asked for, and {len(fleets)} way{each} known"
         return no_answer(reason)
     fleet = fleets[int(way) - 1]
-    return _answer(form, fleets, int(way), hours_of(form, fleet.plan, fleet.results, catalog)[0], catalog)
+    hours, size = hours_of(form, fleet.plan, fleet.results, catalog)[0], sized(fleet, catalog)
+    answer = _answer(form, fleets, int(way), hours, catalog)
+    month = float(form.filled("hours_per_month")[0])
+    return answer | owning_answer(size, hours, fleet.plan, fleet.results, month)
 
 
 def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answer]:
@@ -342,7 +345,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     answer["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
     fleet_sizes = {"": sum(kinds)}
-    scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
+    scores = {"low": -DECILE, "high": DECILE, "sure": float(unread_score(SURE))}
     for end, score in scores.items():
         further = float(band_factor(results, "tpot", score)[0]) / longer
         fleet_sizes[f"_{end}"] = sum(fleet_size.whole(further)[1])
