@@ -68,7 +68,6 @@ def test_area_that_cache_takes_is_what_cores_lose(catalog: Catalog) -> None:
         ({"cache": "1371"}, r"1,371 MB of cache leave .* not one fits"),
         ({"cost_budget": "8000"}, r"\$1,071 \(13 %\) more than the cost budget of \$8,000: dies of .* would keep it"),
         ({"cost_budget": "8000", "package": ""}, "without a package no cost follows"),
-        ({"cost_budget": "8000", "package": "Flip-chip"}, "has one die: take another package"),
         ({"cost_budget": "8000", "package": "Organic MCM"}, "memory need an interposer, bridges or fan-out"),
         ({"cost_budget": "8000", "package": "SoIC on CoWoS-S"}, "bonds dies on base dies: give their number"),
         ({"die_area": "100"}, "larger dies, fewer stacks or a denser link"),
@@ -84,10 +83,12 @@ def test_a_limit_that_is_missed_says_by_how_much_and_what_would_help(
     assert RATE not in answer
 
 
-def test_bridges_and_soldered_memory_are_paid_for(catalog: Catalog) -> None:
+def test_bridges_layers_and_soldered_memory_are_paid_for(catalog: Catalog) -> None:
     interposer, bridges = answers_of(chips(catalog, "package=CoWoS-S,CoWoS-L")[0], catalog)
     # 10 USD for each of the bridges beside six stacks and between two dies.
     assert bridges["cost_package"] - interposer["cost_package"] == pytest.approx(7.0 * 10.0)
+    one, module = answers_of(chips(catalog, "package=Flip-chip,Organic MCM", memory="GDDR7")[0], catalog)
+    assert one["unit_cost"] == module["unit_cost"]  # two dies need the layers of a module, whatever its name
     few, many = answers_of(chips(catalog, "memory stacks=4,20", memory="GDDR7", package="CoWoS-S")[0], catalog)
     assert few["cost_losses"] == pytest.approx(many["cost_losses"])  # of packages that no memory is in
     assert many["cost_memory"] == pytest.approx(5.0 * few["cost_memory"])

@@ -194,7 +194,7 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     organic = np.isin(package.structure, ORGANIC)
     carrier_area = carried * package.carrier_area_ratio
     substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
-    parts = np.where(package.structure == "organic", chips, 1.0)
+    parts = np.where(organic, chips, 1.0)
     layers = dies.substrate_layer_factor(
         substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
     )
@@ -345,11 +345,6 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
             "num_base_dies",
             (package.structure == STACKED) & ~based,
             'package "{package}" bonds dies on base dies: give their number, or take another package',
-        ),
-        DesignRule(
-            "num_dies",
-            (package.structure == ORGANIC[0]) & (design.num_dies + design.num_base_dies > 1.0),
-            'package "{package}" has one die: take another package for several',
         ),
         DesignRule(
             "num_units_needed",
