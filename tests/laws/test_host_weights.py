@@ -15,6 +15,7 @@ from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.inference import serving_memory
+from xlperf.engine.ownership import evaluate_ownership
 from xlperf.equations.serving.phases import phase_times, serving_work
 from xlperf.explore.forms import answer_of, form_of
 
@@ -48,6 +49,19 @@ def test_nothing_on_the_host_is_the_plan_without_to_the_last_bit(base: dict[str,
     same(alone, 0, beside, 0)
     same(alone, 0, beside, 1)
     same(results(base, dense), 0, beside, 2)
+
+
+def test_an_owner_pays_for_a_host_beyond_that_of_the_server() -> None:
+    """6 USD a GB and 500 USD a TFLOP/s beyond the 256 GiB and 5 TFLOP/s that the server of an H100 has for each."""
+    hosts: list[dict[str, Any]] = [{}, {"host_memory_capacity": 128}, {"host_memory_capacity": 512},
+                                   {"host_flop_rate": 25, "host_memory_capacity": 256}]  # fmt: skip
+    plans = served(DENSE, *({"host_weights_share": 0.6, **host} for host in hosts))
+    owned = evaluate_ownership(plans, load_catalog())
+    capex, hour = owned.number("capex"), owned.number("hour_server")
+    assert capex[0] == capex[1] and hour[0] == hour[1]
+    storage = 1.05  # of the price with the server
+    assert capex[2:] - capex[0] == pytest.approx([storage * 6.0 * 256 * GIB / 1e9, storage * 500.0 * 20.0])
+    assert (hour[2:] > hour[0]).all() and (owned.number("hour_cost")[2:] > owned.number("hour_cost")[0]).all()
 
 
 @pytest.mark.parametrize("compute", ["cpu", "stream", "faster"])

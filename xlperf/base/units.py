@@ -83,6 +83,7 @@ _TABLE: tuple[tuple[str, str, float, dict[str, float]], ...] = (
     ("mm2*K/W", "mm2/(W/K)", 1.0, _NONE),
     ("B/s/mm", "B/s/mm", 1.0, {prefix: _DECIMAL[prefix] for prefix in ("", "G", "T")}),
     ("USD/GB/s", "USD/(B/s)", 1e-9, _NONE),
+    ("USD/TFLOP/s", "USD/(FLOP/s)", 1e-12, _NONE),
     ("USD/W", "USD/W", 1.0, _NONE),
     ("USD/kW", "USD/W", 1e-3, _NONE),
     ("kg", "kg", 1.0, _NONE),

@@ -126,8 +126,8 @@ def _shown(answer: Answered) -> list[str]:
 
     titles = {"worth": "What the next unit is worth"} if answer.kind == "chip" else questions()[answer.kind].tables
     ways = _ways(answer.nested["ways"]) if answer.kind == "serve" else []
-    nested = {name: table for name, table in nested_parts(answer).items() if name != "ways" and len(answer.nested[name])}
-    tables = [(titles[name], table) for name, table in nested.items() if name in titles and table]
+    tables = [(titles[name], table) for name, table in nested_parts(answer).items()
+              if name in titles and table and name != "ways" and len(answer.nested[name])]  # fmt: skip
     blocks = [list(answer.missed), ways, *([f"{title}:", *text_table(table)] for title, table in tables)]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 

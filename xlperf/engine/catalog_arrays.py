@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, rows_of, some
+from xlperf.base.arrays import Array, Columns, rows_of, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, aliases, coded_words
@@ -253,6 +253,10 @@ class CatalogArrays:
     link_bandwidth: Array  # of the accelerator's own links, or NaN [B/s]
     linked: bool  # whether any accelerator has links of its own
     unbuilt: np.ndarray | None  # faults of derived accelerators in words; None without faults
+
+    def host_of(self, accelerators: np.ndarray) -> Columns:
+        """Columns of the devices, such as the memory of the host, of rows of accelerators."""
+        return Columns(lambda name: self.device[DEVICE_COLUMNS.index(name)][accelerators])
 
 
 class _CachedArrays:

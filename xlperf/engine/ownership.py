@@ -13,7 +13,15 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.join import pool_rows
-from xlperf.engine.prices import chiplets_of, first_or_device_rows, priced, servers_of, with_chip_prices, with_stated
+from xlperf.engine.prices import (
+    chiplets_of,
+    first_or_device_rows,
+    priced,
+    servers_of,
+    with_chip_prices,
+    with_host,
+    with_stated,
+)
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.servers import (
     DrawnPower,
@@ -112,11 +120,13 @@ def _pool(
     plans: Table, catalog: Catalog, accelerator: np.ndarray, owner: str, case: str, power: Array
 ) -> tuple[np.ndarray, OwnedPool]:
     """Server rows of some accelerators, and their cost at the power that the work draws."""
-    limit = catalog_arrays(catalog, accelerator).thermal_design_power[accelerator]
+    arrays = catalog_arrays(catalog, accelerator)
+    limit = arrays.thermal_design_power[accelerator]
     provided = np.fmin(plans.number("power_limit"), limit)
     servers, count = servers_of(catalog), plans.number("num_accelerators")
     rows = first_or_device_rows(servers, catalog, accelerator, owner)
     server = with_stated(columns_of(servers, rows, case), plans)
+    server = with_host(server, plans, arrays.host_of(accelerator))
     with np.errstate(divide="ignore", invalid="ignore"):
         network = _outer_tier(plans, catalog, accelerator, count, server)
         return rows, owned_pool(server, *network, count, DrawnPower(power, provided, limit))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OF_ENERGY = ("energy_price", "power_usage_effectiveness", "carbon_intensity")  # columns of plans and of both sheets
 PLAN_PRICES = ("hour_price", *OF_ENERGY)
 OF_OWNER = ("utilization", *OF_ENERGY)
+OF_HOST = {"host_memory_capacity": "host_memory_price", "host_flop_rate": "host_processor_price"}
+"""Columns of plans for the host of one accelerator, and the columns of servers that price them."""
 
 
 def with_stated(prices: Columns, plans: Table) -> Columns:
@@ -34,6 +36,24 @@ def with_stated(prices: Columns, plans: Table) -> Columns:
         return np.asarray(values if replacement is None else np.where(np.isnan(replacement), values, replacement))
 
     return Columns(read)
+
+
+def with_host(server: Columns, plans: Table, included: Columns) -> Columns:
+    """Servers, a row for each plan, with the memory and the processors that plans state for the host beyond those of
+    their accelerators' rows, which the price of the server includes.
+    """
+    stated = {name: plans.number(name) for name in OF_HOST if name in plans}
+
+    def read(name: str) -> np.ndarray:
+        values = np.asarray(getattr(server, name))
+        if name != "server_price":
+            return values
+        for column, amount in stated.items():
+            beyond = np.fmax(amount - getattr(included, column), 0.0)  # 0 of plans that state none
+            values = values + server.num_accelerators * beyond * getattr(server, OF_HOST[column])
+        return values
+
+    return Columns(read) if stated else server
 
 
 def first_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:
@@ -140,9 +160,9 @@ def server_priced(
     catalog: Catalog,
     accelerators: np.ndarray,
     power_limit: Array,
-    plans_of: Callable[[np.ndarray], Table] | None = None,
+    stated: Callable[[Columns, np.ndarray], Columns] | None = None,
 ) -> tuple[np.ndarray, Terms]:
-    """Positions of accelerators that a row of servers prices, and their terms in it at the prices that plans state."""
+    """Positions of accelerators that a row of servers prices, and their terms in it with what plans state."""
     servers = catalog.tables["servers"]
     rows = first_rows(servers, catalog, accelerators)
     known = np.flatnonzero(rows >= 0)
@@ -150,7 +170,7 @@ def server_priced(
         return known, Terms(*np.zeros((5, 0)))
     with np.errstate(divide="ignore", invalid="ignore"):
         server = columns_of(with_chip_prices(servers.take(rows[known]), catalog))
-        server = server if plans_of is None else with_stated(server, plans_of(known))
+        server = server if stated is None else stated(server, known)
         return known, server_terms(server, power_limit[known])
 
 
@@ -225,7 +245,7 @@ def priced(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: 
     Idle hours of a rent are paid in the others.
     """
     terms, rented = arrays.terms.take(accelerators), arrays.rented[accelerators]
-    if any(name in plans for name in OF_OWNER):
+    if any(name in plans for name in (*OF_OWNER, *OF_HOST)):
         # Owned accelerators anew, at the stated prices of energy and share of hours in use.
         columns = {**arrays.terms._asdict(), **arrays.owning}
         price = with_stated(Columns(lambda name: columns[name][accelerators]), plans)
@@ -241,7 +261,12 @@ def priced(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: 
         if len(by_server):
             rows = accelerators[by_server]
             limits = arrays.thermal_design_power[rows]
-            known, of_servers = server_priced(catalog, rows, limits, lambda known: plans.take(by_server[known]))
+
+            def as_stated(server: Columns, known: np.ndarray) -> Columns:
+                own = plans.take(by_server[known])
+                return with_host(with_stated(server, own), own, arrays.host_of(rows[known]))
+
+            known, of_servers = server_priced(catalog, rows, limits, as_stated)
             stated = stated.with_rows(by_server[known], of_servers)
         terms = stated
     if "hour_price" in plans:

@@ -260,7 +260,9 @@ def _broken(
         "larger dies, fewer stacks or a denser link; a larger cache share takes a smaller compute share": (
             (left >= 0.0) & ((1.0 - device.cache_share) * left < LEAST_OTHER * floor.silicon * (1.0 - _CORE_ROUNDING))
         ),
-        "the links between dies need more edge: a denser link between dies, less memory, or larger dies": crossed & ~based & (seam > die_edges - floor.perimeter),
+        "the links between dies need more edge: a denser link between dies, less memory, or larger dies": crossed
+        & ~based
+        & (seam > die_edges - floor.perimeter),
         "not one core fits into the area for cores": ~(cores.number >= 1.0),
         "the cores do not fit into the area for them": asked > floor.compute * (1.0 + _CORE_ROUNDING),
         "the power budget leaves nothing for the cores": spare <= 0.0,
