@@ -103,10 +103,10 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     rows = np.flatnonzero([str(name).casefold() == model for name in table.text("model").tolist()])
     if not len(rows):
         return {}
-    output = float(form.number("output_length")[0])
-    prompt = float(form.number("prompt_length")[0]) + result["image_tokens_per_request"]
+    prompt, generated = (float(form.number(name)[0]) for name in ("prompt_length", "output_length"))
+    prompt += result["image_tokens_per_request"]
     paid, sold = table.number("input_price")[rows], table.number("output_price")[rows]
-    each = sold + paid * prompt / output
+    each = sold + paid * prompt / generated
     best = int(np.argmin(each))
     price, row = float(each[best]), rows[best]
     hour, size, load = (result[name] for name in ("hour_price", "copy_size", "concurrency"))

@@ -16,7 +16,7 @@ OWNING = "owning"
 UNREAD_MEDIAN, UNREAD_SPREAD = 0.48, 0.9
 """Times per token of 633 runs that no fit had read, in standard scores of bands without their publisher: the median one
 is above the prediction, and 80 % are below a score of 1.24. [-]"""
-_NEEDS = (np.arange(199) + 0.5) / 199.0  # equally likely needs, as probabilities [-]
+_NEEDS: Array = np.linspace(0.5 / 199.0, 1.0 - 0.5 / 199.0, 199)  # equally likely needs, as probabilities [-]
 _ROWS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # probabilities that the numbers of the table are enough [-]
 
 
