@@ -19,8 +19,8 @@ from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.chip_designs import designs_of
-from xlperf.explore.chips import ALIKE, chip_worth, frontier_of
-from xlperf.explore.forms import answers_of, evaluate_forms, form_of, varied_forms
+from xlperf.explore.chips import ALIKE, frontier_of
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of, tables_of, varied_forms
 
 RATE = "tokens_per_second_per_accelerator"
 Command = Callable[..., Any]
@@ -155,7 +155,9 @@ def test_no_chip_of_the_frontier_is_beaten(catalog: Catalog) -> None:
 def test_the_next_unit_is_worth_the_finite_difference_of_the_answer(catalog: Catalog) -> None:
     base = form(cache="64", memory_stacks="6", power_budget="1600")
     (answer,) = answers_of(base, catalog)
-    worth = chip_worth(base, answer, lambda forms: answers_of(forms, catalog))
+    beside = tables_of(base, catalog)  # as cells show it
+    worth = beside["worth"]
+    assert beside["accelerator"].number("memory_bandwidth")[0] == answer["memory_bandwidth"]
     more = answers_of(form(cache="64", memory_stacks="7", power_budget="1600"), catalog)[0]
     row = worth["change"].tolist().index("memory")
     assert worth.number("rate")[row] == pytest.approx(more[RATE] - answer[RATE])

@@ -17,7 +17,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import ONE, TWO, engines_of, with_columns
-from xlperf.explore.forms import answer_of, evaluate_forms, ways_of
+from xlperf.explore.forms import answer_of, evaluate_forms, tables_of, ways_of
 from xlperf.explore.objectives import TABLES
 from xlperf.explore.serve import serving_ways
 
@@ -288,6 +288,9 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
         assert results.number(name).tolist() == answers.number(name).tolist()
     low, sure, high = (answers.number(f"accelerators_{end}") for end in ("low", "sure", "high"))
     assert (low <= sure).all() and (sure <= high).all() and (answers.number("accelerators") <= sure).all()
+    assert (
+        tables_of(form_of(SMALL), catalog)["ways"].number("accelerators").tolist() == answers["accelerators"].tolist()
+    )
     none = answer_of(form_of(SMALL | {"way": 9.0}), catalog)
     assert none["answer"] == "No answer: way 9 is asked for, and 6 ways are known."
 

@@ -170,8 +170,23 @@ def plan_of(form: Table, catalog: Catalog) -> Table | None:
 
 def tables_of(form: Table, catalog: Catalog) -> dict[str, Table]:
     """The tables beside a form's answer, by the names that its question declares; empty without an answer."""
-    known, question = answer_of(form, catalog).get(TABLES, {}), questions()[form.kind]
-    return {name: known.get(name, Table(question.table(name), {})) for name in question.tables}
+    answer, question = answer_of(form, catalog), questions()[form.kind]
+    known = dict(answer.get(TABLES, {}))
+    if form.kind == "serve":
+        ways = ways_of(form, catalog)[1]
+        known["ways"] = replace(ways, columns={name: ways[name] for name in viewed_columns("ways")})
+    elif form.kind == "chip":
+        known |= {"accelerator": Table("accelerators", {})} | _beside_chip(form, answer, catalog)
+    return {name: known[name] if name in known else Table(question.table(name), {}) for name in question.tables}
+
+
+def _beside_chip(form: Table, answer: Answer, catalog: Catalog) -> dict[str, Table]:
+    """The worth of more of each part of a chip, if its price is known, and its row of accelerators; none if refused."""
+    if str(answer["answer"]).startswith("No "):
+        return {}
+    priced = answer["capex"] == answer["capex"]
+    worth = {"worth": chip_worth(form, answer, partial(answers_of, catalog=catalog))} if priced else {}
+    return worth | {"accelerator": chip_row(form, catalog)[0]}
 
 
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
@@ -418,18 +433,14 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
     if kind != "serve":
         return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog), missed)
     plans, ways = ways_of(table, catalog)
-    return Answered(form, table, results, {**tables_of(table, catalog), "ways": ways}, plans, missed)
+    return Answered(form, table, results, {"ways": ways} | answer_of(table, catalog).get(TABLES, {}), plans, missed)
 
 
 def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:
     answer = answers_of(table, catalog)[0]
     results = answers_table(table, [answer])
     missed = [words for limit in limits if (words := _missed(limit, results))]
-    refused = str(answer["answer"]).startswith("No ")
-    priced = not refused and answer["capex"] == answer["capex"]
-    nested = {"worth": chip_worth(table, answer, partial(answers_of, catalog=catalog))} if priced else {}
-    nested |= {} if refused else {"accelerator": chip_row(table, catalog)[0]}
-    return Answered(form, table, results, nested, missed=missed)
+    return Answered(form, table, results, _beside_chip(table, answer, catalog), missed=missed)
 
 
 def nested_parts(answer: Answered) -> dict[str, list[Part]]:
