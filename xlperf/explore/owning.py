@@ -41,7 +41,8 @@ def owning_answer(size: FleetSize, hours: Hours, plan: Table, results: Table, mo
     after = Table(results.kind, {"tpot": tpot, **{name: tpot * factor for name, factor in ends.items()}})
     measured = band_factor(after, "tpot", normal_scores(_NEEDS)) * band_factor(results, "tpot", UNREAD_MEDIAN)
     left, _ = _least(_needs(size, measured), hours)
-    chosen = np.unique([number, *np.quantile(needs, _ROWS, method="inverted_cdf")])
+    shown = np.array([number, *np.quantile(needs, _ROWS, method="inverted_cdf")])
+    chosen = np.unique(shown[~np.isnan(shown)])
     regret = owning_regret(chosen[:, None], needs, hours.owned, hours.rented).mean(axis=1)
     rented = np.maximum(needs - chosen[:, None], 0.0).mean(axis=1)
     table = {
