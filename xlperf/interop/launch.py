@@ -305,7 +305,7 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
     if result == "serving":
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
         return started_server(text) or max(serving, key=lambda own: _fit(groups, own)), groups
-    if config.kind and (result not in stacks() or config.kind == "python"):
+    if config.kind and (result not in stacks() or config.kind in ("python", "Primus")):
         groups = [[config.settings]]
     return result or started_server(text), groups
 
@@ -449,9 +449,11 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
         told.values.update({f"@sign {sign}": "yes" for sign in _signs(group)})
         for one, own in handed:
             _take(told, around, one, own, script if one.argument and _counts(one) else "")
-        for setting, own in results:
+        stated: Stated = {}  # a value counts before a switch for the same column, wherever it stands
+        for setting, own in sorted(results, key=lambda one: bool(one[0].arguments)):
             if own or not _SHORT.fullmatch(setting.name):
-                _take(told, told.values, setting, own, "")
+                _take(told, stated, setting, own, "")
+        told.values.update(stated)
     return told._replace(values={**around, **told.values})
 
 

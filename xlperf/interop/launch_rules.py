@@ -29,7 +29,7 @@ from xlperf.interop.checkpoints import (
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
+from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 
 LACKS = "@lacks"  # key of the words that say why no model is known
@@ -42,7 +42,7 @@ _SETTLES = {
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
 }  # fmt: skip
 """Columns of a plan that make a quantity of a stack superfluous if they are given."""
-_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
+_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@checkpoint", "@config", "@num_layers", "@hidden_size",
              "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
              "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
 _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
@@ -66,7 +66,8 @@ def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict
     for row in stack_rows("wrappers"):
         if row["stack"] == stack and any(f"@sign {sign}" in settings for sign in row["sign"].split("|")):
             results = [one for one in stack_rows("wrappers") if one["wrapper"] == row["wrapper"]]
-            return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], settings)}
+            own = (one for one in results if one["stack"] == stack and _holds(one["if"], settings))
+            return row["wrapper"], {one["column"]: one["value"] for one in own}
     return "", {}
 
 
@@ -82,7 +83,8 @@ def settled(
     their accelerators, one of which has no value.
     """
     if column.startswith("@array"):
-        return not sourced or ("MODEL" in column and "model" in plan)
+        harmless = kind_of(re.sub(r"\W", "", column[len("@array") :])) == "harmless"
+        return not sourced or harmless or ("MODEL" in column and "model" in plan)
     if column in _OF_MODEL:
         return "model" in plan
     if column in ("@nodes", "@accelerators_per_node") and not counted:
@@ -234,6 +236,9 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
         if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
             plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = settings.get("@fp8_recipe", "fp8")
+    rollouts = _number(settings, "@rollout_prompts") * _number(settings, "@rollout_samples", 1.0)
+    if rollouts and "@rollout_steps" in settings:
+        plan.setdefault("global_batch_size", _text(rollouts / _number(settings, "@rollout_steps")))
     layers, chunk = _number(settings, "@num_layers"), _number(settings, "@layers_per_chunk")
     if layers and chunk:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
