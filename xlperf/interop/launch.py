@@ -36,6 +36,7 @@ from xlperf.interop.launch_stacks import (
     claimed,
     config_of,
     flags,
+    given_instead,
     kind_of,
     moves,
     own_model,
@@ -72,6 +73,7 @@ _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
+_PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
 Groups = Sequence[Sequence[Sequence[Setting]]]  # settings of texts, command by command
 
@@ -256,6 +258,7 @@ def read_launch(
     handed = frozenset(told.handed)
     kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
     unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
+    unread = [words for words in unread if not given_instead(words, given_columns)]
     unknown = [words for words, kind in kinds.items() if not kind]
     if not partial:
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
@@ -491,7 +494,7 @@ def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], scr
     if " " in setting.argument and own[0].column == "precision":  # -c of bash
         told.unknown.append(setting.words)
         return
-    if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
+    if "$" in setting.argument and not (own[0].column in _PATHS and "$" not in _last(setting.argument.rstrip("/"))):
         column = next((flag.column for flag in own if flag.column), "")
         told.open.extend([(setting.words, column)] if column else [])
         return

@@ -42,7 +42,7 @@ _SETTLES = {
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
 }  # fmt: skip
 """Columns of a plan that make a quantity of a stack superfluous if they are given."""
-_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@checkpoint", "@config", "@num_layers", "@hidden_size",
+_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
              "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
              "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
 _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
@@ -85,6 +85,8 @@ def settled(
     if column.startswith("@array"):
         harmless = kind_of(re.sub(r"\W", "", column[len("@array") :])) == "harmless"
         return not sourced or harmless or ("MODEL" in column and "model" in plan)
+    if column == "@checkpoint":
+        return True
     if column in _OF_MODEL:
         return "model" in plan
     if column in ("@nodes", "@accelerators_per_node") and not counted:
@@ -414,7 +416,7 @@ def _model(
         names.append(" ".join(settings[name] for name in ("@family", "@size") if settings.get(name)))
     if settings.get("@config"):
         names.append(settings["@config"].rpartition("/")[2].partition(".")[0].replace("_", " ", 1))
-    names = [name for name in names if name and "$" not in name]
+    names = [name for name in names if name and "$" not in name and not name.endswith("()")]
     if "model" in plan or models is None:
         if models is not None and (wrong := contradicted(settings, plan["model"], models)):
             notes.append(f"model {plan['model']} is given, but the file states {wrong}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -188,9 +188,11 @@ def _holds(evidence: str, names: frozenset[str], options: frozenset[str], text: 
 
 
 @cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...]:
-    result = rows("interop/launch_words.csv")
-    return tuple((row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split())) for row in result)
+def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...], frozenset[str]], ...]:
+    return tuple(
+        (row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split()), frozenset(row["settled by"].split()))
+        for row in rows("interop/launch_words.csv")
+    )
 
 
 def switched_off(settings: Iterable[Setting]) -> frozenset[str]:
@@ -207,7 +209,7 @@ def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
     ('moves', 'harmless')
     """
     name = plain(setting.name)[-LONGEST_NAME:]
-    for result, pattern, neutral in _patterns():
+    for result, pattern, neutral, _ in _patterns():
         if pattern.search(name):
             if result != "moves":
                 return result
@@ -224,6 +226,17 @@ def kind_of(words: str, off: frozenset[str] = frozenset()) -> str:
     ('moves', 'harmless', 'harmless')
     """
     return verdict(_setting_of(words), off)
+
+
+def given_instead(words: str, columns: Collection[str]) -> bool:
+    """Whether columns that are given say what a setting means that is not read.
+
+    >>> given_instead("remat_policy: custom", ["recompute"]), given_instead("remat_policy: custom", ["precision"])
+    (True, False)
+    """
+    name = plain(_setting_of(words).name)[-LONGEST_NAME:]
+    settling = next((one for _, pattern, _, one in _patterns() if pattern.search(name)), frozenset[str]())
+    return not settling.isdisjoint(columns)
 
 
 def moves(words: str) -> bool:

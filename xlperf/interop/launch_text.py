@@ -473,6 +473,9 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
         yield from flat(loaded(arguments[0]), name)
 
 
+_GROUPED = re.compile(r"-?\d{1,3}(?:_\d{3})+")
+
+
 def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
     """Settings of nested mappings by their path; ``whole``: also of mappings inside lists."""
     if isinstance(value, dict) and depth < DEEPEST:
@@ -487,7 +490,8 @@ def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> 
             if isinstance(one, dict | list):
                 yield from flat(one, name, depth + 1, whole)
     elif value is not None:
-        yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
+        word = str(value)[:MOST_VALUE]
+        yield Setting(f"{name}:", (word.replace("_", "") if _GROUPED.fullmatch(word) else word,))
 
 
 def _referred(name: str, value: str, values: Mapping[str, str]) -> str:
