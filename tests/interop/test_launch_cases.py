@@ -392,3 +392,44 @@ def test_loads_of_servers_and_benchmarks(models: Table, line: str, load: str) ->
     for pair in load.split("; "):
         name, value = pair.split("=")
         assert said(result, name) == ([float(value)] if value != "None" else [None]), pair
+
+
+GPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 \\
+--num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --seq-length 8192 --bf16 """
+SLIME = """source "/root/slime/scripts/models/qwen3-4B.sh"
+python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B/ --load $1 --bf16 --model-name qwen3 \\
+--rollout-batch-size 128 --n-samples-per-prompt 8 --num-steps-per-rollout 4 --tensor-model-parallel-size 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # Megatron-LM sbatch_mfsdp_deepseek_v3.sh: a strategy before and behind the switch that it goes beyond
+        (GPT + "--data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer", "zero_stage=3"),
+        (GPT + "--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads", "zero_stage=2"),
+        (GPT + "--optimizer-offload-fraction 0.5 --optimizer-cpu-offload", "offload_optimizer=0.5"),
+        # slime run-moonlight-16B-A3B.sh, run-kimi-k2-Instruct.sh, retool_qwen3_4b_sft.sh
+        (SLIME, "global_batch_size=256; model=Qwen3-4B"),
+        # Primus MI355X/llama2_70B-BF16-sft-packed-mlperf_aligned.yaml: a post-trainer with LoRA
+        ("modules:\n  post_trainer:\n    framework: megatron\n    model: ${PRIMUS_MODEL:llama2_70B}.yaml\n    overrides:\n"
+         "      micro_batch_size: 1\n      tensor_model_parallel_size: 8\n      lora:\n        enabled: true\n"
+         "        dim: 16\n", "model=Llama2-70B; adapter_rank=16; tensor_parallel=8"),
+        # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
+        ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
+         "sequence_length=500000"),
+    ],
+)  # fmt: skip
+def test_later_files_of_strangers(models: Table, text: str, wanted: str) -> None:
+    result = read(text, models)
+    for pair in wanted.split("; "):
+        name, value = pair.split("=")
+        assert f"{said(result, name)[0]}".removesuffix(".0") == value, pair
+
+
+def test_a_refused_setting_is_settled_by_the_column_that_it_means(models: Table) -> None:
+    """The remedy of the message: Megatron-MoE-ModelZoo run_deepseek_v3_gb200.sh offloads the states of the optimizer."""
+    text = GPT + "--offload-optimizer-states"
+    with pytest.raises(InputError, match="--offload-optimizer-states.*give what they mean with --set"):
+        read(text, models)
+    assert said(read(text, models, **{"offload optimizer": "1"}), "offload_optimizer") == [1.0]

@@ -30,7 +30,9 @@ _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]{1,100}", re.MULTILINE)
 _ASSIGNED = re.compile(r"^\s*(?:\w{1,60}\.)?((?:[a-z_]\w{0,60}\.){1,6}\w{1,60})\s*=\s*([^=#\s][^#\n]{0,200})")
-_KEYWORD = re.compile(r"(?<!: )\b([a-z_]\w{1,60})\s*=\s*(None|True|False|-?[\d.][\d_.e+\-]{0,30}|\"[^\"\n]{0,100}\"|'[^'\n]{0,100}')")
+_KEYWORD = re.compile(
+    r"(?<!: )\b([a-z_]\w{1,60})\s*=\s*(None|True|False|-?[\d.][\d_.e+\-]{0,30}|\"[^\"\n]{0,100}\"|'[^'\n]{0,100}')"
+)
 _RECIPE = re.compile(
     r"\b([a-z]\w{1,60}?_(?:pretrain|finetune|sft|peft|perf)\w{0,20}_config"
     r"|[a-z]\w{1,60}(?=\.(?:pretrain|finetune)_recipe\b))\b"
@@ -190,7 +192,12 @@ def _holds(evidence: str, names: frozenset[str], options: frozenset[str], text: 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...], frozenset[str]], ...]:
     return tuple(
-        (row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split()), frozenset(row["settled by"].split()))
+        (
+            row["verdict"],
+            re.compile(row["pattern"]),
+            tuple(row["neutral"].split()),
+            frozenset(row["settled by"].split()),
+        )
         for row in rows("interop/launch_words.csv")
     )
 

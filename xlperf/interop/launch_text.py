@@ -297,7 +297,7 @@ DEEPEST = 30  # levels of nested keys at the most
 _TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
 _OPTION = re.compile(r"--?[A-Za-z][\w.\-]*")
 _DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\-/]*")
-_INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)")
+_INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)|python3? -m [\w.]{1,80} [^\n]{0,400}?\b[a-z_]{2,60}=")
 _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 
 
