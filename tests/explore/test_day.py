@@ -97,6 +97,23 @@ def test_hours_and_energy_add_up() -> None:
     assert alone["day_cost"] == pytest.approx(alone["fixed_cost"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"request_rate": "400"},
+        {"request_rate": "400", "payment": "fleet"},
+        {"request_rate": "300", "training_model": "Meta-Llama-3.1-8B"},
+        {"request_rate": "300", "training_model": "Meta-Llama-3.1-8B", "payment": "fleet"},
+        {"model": "Meta-Llama-3.1-70B", "request_rate": "20"},
+    ],
+)
+def test_stating_the_answer_gives_the_answer(words: dict[str, str]) -> None:
+    first = answer(**words)
+    second = answer(**words, accelerators=f"{first['accelerators']:.0f}")
+    for name in ("answer", "software", "copy_size", "day_cost", "training_tokens"):
+        assert second[name] == first[name], name
+
+
 def test_words() -> None:
     assert "accelerator-hours" in answer()["answer"]
     slow, fast = answer(start_time="600"), answer()

@@ -412,9 +412,9 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
         # slime run-moonlight-16B-A3B.sh, run-kimi-k2-Instruct.sh, retool_qwen3_4b_sft.sh
         (SLIME, "global_batch_size=256; model=Qwen3-4B"),
         # Primus MI355X/llama2_70B-BF16-sft-packed-mlperf_aligned.yaml: a post-trainer with LoRA
-        ("modules:\n  post_trainer:\n    framework: megatron\n    model: ${PRIMUS_MODEL:llama2_70B}.yaml\n    overrides:\n"
-         "      micro_batch_size: 1\n      tensor_model_parallel_size: 8\n      lora:\n        enabled: true\n"
-         "        dim: 16\n", "model=Llama2-70B; adapter_rank=16; tensor_parallel=8"),
+        ("modules:\n  post_trainer:\n    framework: megatron\n    model: ${PRIMUS_MODEL:llama2_70B}.yaml\n"
+         "    overrides:\n      micro_batch_size: 1\n      tensor_model_parallel_size: 8\n      lora:\n"
+         "        enabled: true\n        dim: 16\n", "model=Llama2-70B; adapter_rank=16; tensor_parallel=8"),
         # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
         ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
          "sequence_length=500000"),
@@ -428,8 +428,8 @@ def test_later_files_of_strangers(models: Table, text: str, wanted: str) -> None
 
 
 def test_a_refused_setting_is_settled_by_the_column_that_it_means(models: Table) -> None:
-    """The remedy of the message: Megatron-MoE-ModelZoo run_deepseek_v3_gb200.sh offloads the states of the optimizer."""
+    """The remedy of the message: Megatron-MoE-ModelZoo run_deepseek_v3_gb200.sh offloads states of the optimizer."""
     text = GPT + "--offload-optimizer-states"
-    with pytest.raises(InputError, match="--offload-optimizer-states.*give what they mean with --set"):
+    with pytest.raises(InputError, match=r"--offload-optimizer-states.*give what they mean with --set"):
         read(text, models)
     assert said(read(text, models, **{"offload optimizer": "1"}), "offload_optimizer") == [1.0]

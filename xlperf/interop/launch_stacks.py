@@ -41,7 +41,7 @@ _HELPER = re.compile(r"\b(set_\w{1,40}_configs)\(")
 
 
 class Config(NamedTuple):
-    """Settings of a configuration file. ``kind``: yaml, toml, json, python, Primus, or "" for a file of another kind."""
+    """Settings of a configuration file. ``kind``: yaml, toml, json, python, Primus; "" for a file of another kind."""
 
     kind: str
     settings: list[Setting]
