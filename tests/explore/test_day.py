@@ -114,6 +114,17 @@ def test_stating_the_answer_gives_the_answer(words: dict[str, str]) -> None:
         assert second[name] == first[name], name
 
 
+def test_serve_takes_the_copy_that_it_chose() -> None:
+    """The same number, pools and cost where the size of a copy is stated as it was chosen; engines may tie."""
+    asked = {"prompt_length": "2000", "output_length": "500", "model": "Meta-Llama-3.1-70B", "request_rate": "20"}
+    first = serve_answer(form_of("serve", SMALL | asked), load_catalog())
+    stated = {"num_accelerators": f"{first['copy_size']:.0f}"}
+    again = serve_answer(form_of("serve", SMALL | asked | stated), load_catalog())
+    assert [again[name] for name in ("accelerators", "copy_size", "mode", "monthly_cost")] == [
+        first[name] for name in ("accelerators", "copy_size", "mode", "monthly_cost")
+    ]
+
+
 def test_words() -> None:
     assert "accelerator-hours" in answer()["answer"]
     slow, fast = answer(start_time="600"), answer()
