@@ -415,6 +415,13 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
         ("modules:\n  post_trainer:\n    framework: megatron\n    model: ${PRIMUS_MODEL:llama2_70B}.yaml\n"
          "    overrides:\n      micro_batch_size: 1\n      tensor_model_parallel_size: 8\n      lora:\n"
          "        enabled: true\n        dim: 16\n", "model=Llama2-70B; adapter_rank=16; tensor_parallel=8"),
+        # torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md: a file that torchtitan ships
+        ("torchrun --nnodes 4 --nproc_per_node 8 torchtitan/train.py --job.config-file torchtitan/models/llama3/"
+         "train_configs/llama3_8b.toml --training.local_batch_size=2 --training.compile",
+         "model=Meta-Llama-3.1-8B; sequence_length=8192; micro_batch_size=2; recompute=selective"),
+        # torchtitan README of 2026: its registry instead of files
+        ("NGPU=8 MODULE=llama3 CONFIG=llama3_70b ./run_train.sh --training.seq_len 4096",
+         "model=Meta-Llama-3.1-70B; sequence_length=4096; micro_batch_size=8; tensor_parallel=8; recompute=full"),
         # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
         ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
          "sequence_length=500000"),

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
@@ -330,6 +331,13 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
 def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: list[str]) -> list[str]:
     """Add the settings of the configuration that a start names; settings that move a result and are not read."""
     path = values.pop("@options", "") or values.get("@config", "")
+    shipped = _last(path).removesuffix(".toml")
+    stock = next((row for row in stack_rows("stock") if (row["stack"], row["name"]) == (stack, shipped)), None)
+    if stock is not None and _beside(path, beside) is None:
+        values.pop("@config", "")
+        values |= {**told_by([settings_of(stock["settings"])], stack).values, **values}
+        notes.append(f"{shipped} is taken as {stock['source']} has it: {stock['settings']}")
+        return []
     if not path.endswith((".yaml", ".yml", ".json", ".toml")):
         return []
     inside = _beside(path, beside)
