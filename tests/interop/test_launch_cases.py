@@ -409,6 +409,11 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
         (GPT + "--data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer", "zero_stage=3"),
         (GPT + "--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads", "zero_stage=2"),
         (GPT + "--optimizer-offload-fraction 0.5 --optimizer-cpu-offload", "offload_optimizer=0.5"),
+        # Primus MI325X/grok1-FP8-pretrain.yaml, MI300X/mixtral_8x22B: layers of each chunk of a stage, and none of them
+        (GPT + "--recompute-granularity full --recompute-method block --recompute-num-layers 2 "
+         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4",
+         "recompute=full; virtual_pipeline=2; recompute_layers=4"),
+        (GPT + "--recompute-granularity full --recompute-method block --recompute-num-layers 0", "recompute=none"),
         # slime run-moonlight-16B-A3B.sh, run-kimi-k2-Instruct.sh, retool_qwen3_4b_sft.sh
         (SLIME, "global_batch_size=256; model=Qwen3-4B"),
         # Primus MI355X/llama2_70B-BF16-sft-packed-mlperf_aligned.yaml: a post-trainer with LoRA

@@ -322,7 +322,10 @@ def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
     layers = number(told, "@recompute_num_layers")
     if layers:
         plan["recompute"] = "full"
-        plan["recompute_group" if told.get("@recompute_method") == "uniform" else "recompute_layers"] = text(layers)
+        if told.get("@recompute_method") == "uniform":
+            plan["recompute_group"] = text(layers)
+        else:
+            plan["recompute_layers"] = text(layers * number(plan, "virtual_pipeline", 1.0))
     if told.get("@task") == "lora":
         plan.setdefault("adapter_rank", "32")
     if told.get("@aware") == "yes":

@@ -275,10 +275,11 @@ def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
         words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
         known = [RECOMPUTED[word] for word in words if word in RECOMPUTED]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
-    layers = _number(settings, "@recompute_num_layers")
-    if plan.get("recompute") == "full" and layers:
-        if settings.get("@recompute_method") == "block":
-            plan["recompute_layers"] = _text(layers)
+    layers = _number(settings, "@recompute_num_layers", 1.0)
+    if plan.get("recompute") == "full":
+        if settings.get("@recompute_method") == "block" and "@recompute_num_layers" in settings:
+            plan["recompute"] = "full" if layers else "none"  # a number of layers of each chunk of a stage
+            plan |= {"recompute_layers": _text(layers * _number(plan, "virtual_pipeline", 1.0))} if layers else {}
         elif layers > 1.0:
             plan["recompute_group"] = _text(layers)
 
