@@ -262,6 +262,8 @@ def read_launch(
     unread = [words for words in unread if not given_instead(words, given_columns)]
     unknown = [words for words, kind in kinds.items() if not kind]
     if not partial:
+        if lacks and not unread and open_ and all("MODEL" in words for words in open_):
+            raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():

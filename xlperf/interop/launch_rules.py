@@ -436,7 +436,9 @@ def _model(
         return {"model": weakly if weakly in fitting else fitting[0]}
     how = "add its row with xlperf add model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
     if names or (weak and not nearest):
-        return {LACKS: f"the file names {(names or weak)[0]}, which the catalog lacks: {how}"}
+        named = (names or weak)[0]
+        named = named.rstrip("/").rpartition("/")[2] if named[:1] in "/$." else named  # of a folder its last part
+        return {LACKS: f"the file names {named}, which the catalog lacks: {how}"}
     return {LACKS: f"no model of the catalog has {nearest}: {how}"} if nearest else {}
 
 
