@@ -62,6 +62,8 @@ MARK = "# xlperf:"
 MOST_TEXT = 1_000_000  # characters of a launch file at the most
 MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_FILE = re.compile(r"(?<![\w/.~-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
+MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
@@ -236,8 +238,11 @@ def read_launch(
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
         problem = f"has no flag of {', '.join(read_stacks())}"
-        if told.scripts or told.started:
-            problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
+        named_files = dict.fromkeys(_FILE.findall(text[:MOST_TEXT]))
+        others = [*told.scripts, *told.started] or list(named_files)[-MOST_OTHERS:]
+        if others:
+            verb = "starts" if told.scripts or told.started else "names"
+            problem += f"; it {verb} {listed(others)}: read that file, or give what it gets"
         raise InputError(Fault(name, problem))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
