@@ -140,6 +140,11 @@ def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None
     agrees(catalog, text, "file", wanted)
 
 
+def test_a_script_without_a_flag_names_the_file_to_read(catalog: Catalog) -> None:
+    with pytest.raises(InputError, match=r"names examples/yaml/megatron/sft\.yaml: read that file"):
+        columns(catalog, "NPROC_PER_NODE=4 megatron sft \\\n    examples/yaml/megatron/sft.yaml", "file")
+
+
 def test_a_refused_setting_is_settled_by_the_column_that_it_means(catalog: Catalog) -> None:
     """The remedy of the message: Megatron-MoE-ModelZoo run_deepseek_v3_gb200.sh offloads states of the optimizer."""
     text = GPT + "--offload-optimizer-states"

@@ -62,7 +62,7 @@ MARK = "# xlperf:"
 MOST_TEXT = 1_000_000  # characters of a launch file at the most
 MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_FILE = re.compile(r"(?<![\w/.~-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
+_FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
 MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
