@@ -140,6 +140,27 @@ def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None
     agrees(catalog, text, "file", wanted)
 
 
+@pytest.mark.parametrize(
+    ("tpu", "topology", "wanted"),
+    [
+        ("tpu7x", "4x4x4", "accelerator=TPUv7x (Ironwood); num_accelerators=64; micro_batch_size=6"),
+        ("tpu-v6e-slice", "16x16", "accelerator=TPUv6e; num_accelerators=256; micro_batch_size=3"),
+        ("tpu-v5-lite-podslice", "4x8", "accelerator=TPUv5e; num_accelerators=32; micro_batch_size=3"),
+    ],
+)
+def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology: str, wanted: str) -> None:
+    """AI-Hypercomputer/tpu-recipes k8s_manifest.yaml: nodeSelector of GKE."""
+    text = f"""spec:
+  nodeSelector:
+    cloud.google.com/gke-tpu-accelerator: {tpu}
+    cloud.google.com/gke-tpu-topology: {topology}
+  containers:
+    - image: maxtext
+      command: [bash, -c, "python3 -m MaxText.train base.yml model_name=llama3.1-8b per_device_batch_size=3"]
+"""
+    agrees(catalog, text, "file", wanted, {})
+
+
 def test_a_script_without_a_flag_names_the_file_to_read(catalog: Catalog) -> None:
     with pytest.raises(InputError, match=r"names examples/yaml/megatron/sft\.yaml: read that file"):
         columns(catalog, "NPROC_PER_NODE=4 megatron sft \\\n    examples/yaml/megatron/sft.yaml", "file")
