@@ -106,7 +106,7 @@ MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _HINT = re.compile(r"(?:^|[\s{,-])image\s*:")
 _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name")
 """Ends of the labels of a node that name its accelerator."""
-_TPU_KEYS = ("gke-tpu-accelerator", "gke-tpu-topology")
+_TPU_KEYS = (("gke-tpu-accelerator",), ("gke-tpu-topology", "gke-tpu-slice-topology"))
 _IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
 _IMAGE_RELEASE = re.compile(r"v?\d+(?:\.\d+)+(?:[-.]?(?:post|rc)\d*)?")
 
@@ -125,7 +125,7 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
         return None
     labels = [(str(key), value) for node in nodes for key, value in node.items() if isinstance(value, str)]
     named = next((value for key, value in labels if key.endswith(_GPU_KEYS)), "")
-    tpu, shape = (next((value for key, value in labels if key.endswith(end)), "") for end in _TPU_KEYS)
+    tpu, shape = (next((value for key, value in labels if key.endswith(ends)), "") for ends in _TPU_KEYS)
     if tpu and shape:  # as xpk names a slice
         kind = tpu.replace("-lite-podslice", "litepod").removesuffix("-slice")
         commands.insert(0, f"xpk --device-type={shlex.quote(f'{kind}-{shape}')}")
