@@ -97,6 +97,34 @@ def test_hours_and_energy_add_up() -> None:
     assert alone["day_cost"] == pytest.approx(alone["fixed_cost"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"request_rate": "400"},
+        {"request_rate": "400", "payment": "fleet"},
+        {"request_rate": "300", "training_model": "Meta-Llama-3.1-8B"},
+        {"request_rate": "300", "training_model": "Meta-Llama-3.1-8B", "payment": "fleet"},
+        {"model": "Meta-Llama-3.1-70B", "request_rate": "20"},
+    ],
+)
+def test_stating_the_answer_gives_the_answer(words: dict[str, str]) -> None:
+    first = answer(**words)
+    second = answer(**words, accelerators=f"{first['accelerators']:.0f}")
+    for name in ("answer", "software", "copy_size", "day_cost", "training_tokens"):
+        assert second[name] == first[name], name
+
+
+def test_serve_takes_the_copy_that_it_chose() -> None:
+    """The same number, pools and cost where the size of a copy is stated as it was chosen; engines may tie."""
+    asked = {"prompt_length": "2000", "output_length": "500", "model": "Meta-Llama-3.1-70B", "request_rate": "20"}
+    first = serve_answer(form_of("serve", SMALL | asked), load_catalog())
+    stated = {"num_accelerators": f"{first['copy_size']:.0f}"}
+    again = serve_answer(form_of("serve", SMALL | asked | stated), load_catalog())
+    assert [again[name] for name in ("accelerators", "copy_size", "mode", "monthly_cost")] == [
+        first[name] for name in ("accelerators", "copy_size", "mode", "monthly_cost")
+    ]
+
+
 def test_words() -> None:
     assert "accelerator-hours" in answer()["answer"]
     slow, fast = answer(start_time="600"), answer()

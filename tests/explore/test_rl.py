@@ -54,14 +54,13 @@ def predicted(row: dict[str, str]) -> float:
 def test_published_steps() -> None:
     """26 steps of NeMo RL and verl: the median error is 15 %, with four constants of the form fitted on them.
 
-    With one model left out of the fit at a time it is 24 %. Engines of vLLM over two or more H100 servers wait between
-    them since the fit, as in serving: Qwen3-235B at 16 ranks (RL04, RL05) and DeepSeek-V3 at 32 (RL03) are predicted
-    60 to 101 % too long. A rollout slowdown of 1.3 would hide that wait, and make the median 20 %.
+    With one model left out of the fit at a time it is 24 %. Engines of vLLM over two H100 servers wait between them
+    as in serving: Qwen3-235B at 16 ranks (RL04, RL05) is predicted 35 and 48 % too long.
     """
     errors = np.array([predicted(row) / float(row["step_time_s"]) - 1.0 for row in published()])
     assert len(errors) >= 15
     assert np.median(np.abs(errors)) <= 0.20
-    assert np.mean(np.abs(errors) <= 0.5) >= 0.84
+    assert np.mean(np.abs(errors) <= 0.5) >= 0.9
 
 
 def test_rollouts_of_one_length_are_a_served_batch() -> None:

@@ -74,6 +74,12 @@ def test_copies_of_a_service_are_binomial() -> None:
     assert answer["shortage_per_year"] == pytest.approx((1 - answer["availability"]) * 365.25 * DAY)
 
 
+def test_stating_the_answer_gives_the_answer() -> None:
+    for entries in (RUN, SERVICE | {"availability": 0.999}):
+        chosen = ask(entries)
+        assert ask(entries, spares=f"{chosen['spares']:.0f}")["answer"] == chosen["answer"]
+
+
 def test_the_cheapest_number_of_spares_is_that_of_brute_force() -> None:
     for changed in ({}, {"shortage": "elastic"}, {"checkpoint_tier": "local"}):
         answer = ask(RUN, **changed)

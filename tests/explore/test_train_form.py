@@ -133,6 +133,8 @@ def test_a_deadline_is_met_in_whole_servers(catalog: Catalog) -> None:
     assert result["run_time"] <= 200.0 * DAY and result["accelerators"] % 8.0 == 0.0
     fewer = answered(catalog, {**SMALL, "num_accelerators": f"{result['accelerators'] / 2.0:g}"})
     assert not fewer["run_time"] <= 200.0 * DAY
+    again = answered(catalog, words, deadline="200", num_accelerators=f"{result['accelerators']:g}")
+    assert again["answer"] == result["answer"]  # stating the answer gives the answer
 
 
 def test_a_stated_mapping_that_the_stack_refuses_is_the_best_of_its_kind_and_says_why(catalog: Catalog) -> None:

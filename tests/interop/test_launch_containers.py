@@ -169,7 +169,9 @@ def test_the_configuration_of_a_training_script_is_read(tmp_path: Path, models: 
     stated = [result.plan[name][0] for name in ("num_accelerators", "tensor_parallel", "micro_batch_size", "recompute")]
     assert stated == [16.0, 8.0, 2.0, "full"]
     alone = read(TITAN.format(2), models)
-    assert alone.notes[0].startswith("what llama3_70b.toml sets is not read")
+    assert alone.notes[0].startswith("llama3_70b is taken as torchtitan 0.2 models/llama3/train_configs has it")
+    other = read(TITAN.format(2).replace("llama3_70b", "llama3_70b_ours"), models, model="Llama3-70B")
+    assert other.notes[0].startswith("what llama3_70b_ours.toml sets is not read")
 
 
 @pytest.mark.parametrize("line", ["#SBATCH --nodes=4", "#SBATCH -N 4", "#SBATCH --nodes 4"])

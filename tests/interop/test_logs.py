@@ -182,6 +182,21 @@ NEMO = (
         ("Mean TTFT (ms):  474.30\nMean TPOT (ms):  12.05\n", "tpot", 12.05),
         ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
         ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
+        # Megatron-DeepSpeed, Primus (now and in the mean), FMS FSDP, InternEvo, OLMo-core, torchtune, axolotl, NeMo 2
+        ("elapsed time per iteration (s): 13.21 | TFLOPs: 149.1 |\n", "step time", 13.21),
+        ("elapsed time per iteration (ms): 21480.1/21479.0 | hip mem usage/free/total/usage_ratio: 161.20GiB/30.79GiB/"
+         "191.98GiB/83.96% | tokens per GPU (tokens/s/GPU): 1144.1/1143.9 |\n", "memory reserved", 161.2),
+        ("current step time: 1.71\ncurrent token per gpu per sec: 9610\n", "step time", 1.71),
+        ("step=5,tgs (tokens/gpu/second)=4251.3,lr=9.1e-07\n", "tokens per second per accelerator", 4251.3),
+        ("    throughput/device/TPS=6,710\n", "tokens per second per accelerator", 6710.0),
+        ("Step 5 | tokens_per_second_per_gpu:2345.1 peak_memory_alloc:41.2\n", "memory", 41.2),
+        ("{'memory/max_allocated (GiB)': 41.2, 'tokens_per_second_per_gpu': 2345.5}\n",
+         "tokens per second per accelerator", 2345.5),
+        ("max_memory_allocated: 59011712000 | train_step_timing in s: 13.97\n", "memory", 59011712000.0),
+        ("MemAllocated=14.2GB, MaxMemAllocated=61.3GB\n", "memory", 61.3),
+        # the Trainer writes steps per second where they are short
+        ("  5%|#    | 25/500 [01:23<12:34,  1.25it/s]\n", "step time", 0.8),
+        ("{'train_runtime': 1234.5, 'train_steps_per_second': 0.405}\n", "step time", 1.0 / 0.405),
         # a bar of the Trainer, behind one that loads checkpoints
         ("Loading checkpoint shards: 100%|##| 4/4 [00:05<00:00, 1.43s/it]\r"
          " 63%|###   | 200/315 [38:06<21:54, 11.43s/it]\n", "step time", 11.43),

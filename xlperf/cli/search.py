@@ -241,7 +241,11 @@ def diagnose(
     if output is not None and not silent:
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
         if cure.better:
-            say(f"its launch line: xlperf launch {output}", err=True)
+            from xlperf.interop.software import stack_named
+
+            written = stack_named(str(cure.plan.filled("software")[0])) or cure.plan.kind == "inference"
+            other = "" if written else " --for megatron"
+            say(f"its launch line: xlperf launch {output}{other}", err=True)
     if found.nothing_near:
         say(found.nothing_near, err=True)
         raise click.exceptions.Exit(1)

@@ -80,10 +80,19 @@ def day_answer(form: Table, catalog: Catalog) -> Answer:
     if not fleets:
         reason = str(serve_answer(asked, catalog).get("reason", "")) or "no way to serve keeps the targets"
         return no_answer(reason)
-    flat = bool((rates == rates[0]).all()) or not np.isnan(form.stated("accelerators"))
-    answers = [_answer(form, rates, fleet, asked, catalog) for fleet in fleets[: 1 if flat else None]]
     # The cheapest way for the busiest hour may have copies too large to follow the day.
-    return min(answers, key=lambda answer: np.nan_to_num(answer["day_cost"], nan=np.inf))
+    ways = [(fleet, _by_hour(fleet, asked, rates, catalog)) for fleet in fleets[: 1 if np.ptp(rates) == 0.0 else None]]
+    least, stated = min(needs.most for _, needs in ways), form.stated("accelerators")
+    if stated < least:
+        problem = f"accelerators {stated:,.0f} are fewer than the {least:,.0f} of the busiest hour; give more"
+        raise InputError(Fault(form.place(0, "accelerators"), problem))
+    ways = [way for way in ways if not stated < way[1].most]
+    answers = [_answer(form, rates, fleet, needs, needs.most, asked, catalog) for fleet, needs in ways]
+    # Ways are compared on the accelerators that each needs, so that more of them change no way.
+    best = int(np.argmin([np.nan_to_num(answer["day_cost"], nan=np.inf) for answer in answers]))
+    if not stated > ways[best][1].most:
+        return answers[best]
+    return _answer(form, rates, *ways[best], stated, asked, catalog)
 
 
 def _serving(form: Table, rate: float) -> Table:
@@ -101,6 +110,11 @@ class Fleets(NamedTuple):
     size: float
     each: float
 
+    @property
+    def most(self) -> float:
+        """Accelerators of the busiest hour. [-]"""
+        return float(self.accelerators.max())
+
 
 def _by_hour(fleet: Fleet, asked: Table, rates: Array, catalog: Catalog) -> Fleets:
     speed, first = asked.value("speed_per_user"), asked.stated("ttft_target")
@@ -114,18 +128,14 @@ def _by_hour(fleet: Fleet, asked: Table, rates: Array, catalog: Catalog) -> Flee
     )  # fmt: skip
 
 
-def _answer(form: Table, rates: Array, fleet: Fleet, asked: Table, catalog: Catalog) -> Answer:
-    needs = _by_hour(fleet, asked, rates, catalog)
+def _answer(
+    form: Table, rates: Array, fleet: Fleet, needs: Fleets, count: float, asked: Table, catalog: Catalog
+) -> Answer:
+    """A day of a way to serve on so many accelerators."""
     start = form.value("start_time") / HOUR
     is_paid_by_hour = form.word("payment") == "hours"
     copies = copies_by_hour(needs.copies, start)
     serves = np.array([needs.accelerators[needs.copies == running].max() for running in copies])
-    most = float(serves.max())
-    stated = form.stated("accelerators")
-    if stated < most:
-        problem = f"accelerators {stated:,.0f} are fewer than the {most:,.0f} of the busiest hour; give more"
-        raise InputError(Fault(form.place(0, "accelerators"), problem))
-    count = stated if stated == stated else most
     added = np.maximum(serves - np.roll(serves, 1), 0.0)
     starting = _before(added, start)
     starting = np.minimum(starting, count - serves)

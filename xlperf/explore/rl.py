@@ -146,7 +146,7 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
     engines = rollout_engines(form, lengths, catalog)
     usable = [engine for engine in engines if not engine.reason]
     if not usable:
-        return no_answer(f"no rollout engine: {engines[0].reason}")
+        return no_answer(f"no rollout engine of up to {engines[-1].degree:,.0f} accelerators: {engines[-1].reason}")
     splits = _splits(form, lengths, usable, catalog)
     if not splits:
         return no_answer("no split of these accelerators has room for a rollout engine and for a trainer that fits")

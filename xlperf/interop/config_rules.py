@@ -21,6 +21,8 @@ RECOMPUTED = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj":
             "moe_act": "activation"}  # fmt: skip
 """Modules of selective recomputation by the words of Megatron-Core."""
 
+_SLICE = re.compile(r"(?:tpu-?)?v?(\d[a-z]{0,8})-(\d{1,5}(?:x\d{1,3}){0,2})")
+
 UNREAD = "@"  # prefix of a setting that a rule adds to a plan for a value without counterpart in plans
 
 
@@ -140,13 +142,33 @@ def _nanotron(plan: Stated, told: Mapping[str, str]) -> None:
     _batch(plan, told)
 
 
+def _slice(plan: Stated, told: Mapping[str, str]) -> None:
+    """TPU and chips of a slice by its name: a shape counts chips, a number cores."""
+    match = _SLICE.fullmatch(told.get("@slice", "").casefold())
+    known = _words("maxtext", "@slice")
+    if match is not None and match[1] in known:
+        accelerator, cores = known[match[1]]
+        sizes = [float(size) for size in match[2].split("x")]
+        chips = math.prod(sizes) / (float(cores) if len(sizes) == 1 else 1.0)
+        plan.setdefault("accelerator", accelerator)
+        plan.setdefault("num_accelerators", text(chips * number(told, "@slices", 1.0)))
+
+
 def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
+    _slice(plan, told)
     degree, whole, free = dict[str, float](), 1.0, False
     for axis in _AXES:
         stated = [number(told, f"@{net}_{axis}", 1.0) for net in ("ici", "dcn")]
         free |= any(value < 0.0 for value in stated)
         degree[axis] = math.prod(value for value in stated if value > 0.0)
         whole *= degree[axis]
+    devices = 2.0 if re.search(r"7x|ironwood", plan.get("accelerator", "").casefold()) else 1.0  # of JAX, a chip
+    if whole > 1.0 and devices > 1.0:
+        halved = next((axis for axis in ("fsdp", "fsdp_transpose", "data") if degree[axis] % devices == 0.0), "")
+        if halved:
+            degree[halved], whole = degree[halved] / devices, whole / devices
+        elif not free:
+            plan[UNREAD + "parallelism"] = "degrees in devices of JAX, two of which are a chip"
     if "@ici_fsdp" not in told and "num_accelerators" not in plan:
         free = True  # the default of the axis is all that is left
     if not free:
@@ -167,6 +189,7 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     else:
         plan["zero_stage"] = "1" if told.get("@zero_one") == "yes" else "0"
     batch = number(told, "@device_batch", 12.0) * ranks_of(plan)  # of one replica
+    batch *= devices
     stages = degree["pipeline"]
     passes = number(told, "@microbatches", stages) if stages > 1.0 else 1.0
     plan["micro_batch_size"] = text(batch / (passes if passes > 0.0 else stages))
@@ -299,7 +322,10 @@ def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
     layers = number(told, "@recompute_num_layers")
     if layers:
         plan["recompute"] = "full"
-        plan["recompute_group" if told.get("@recompute_method") == "uniform" else "recompute_layers"] = text(layers)
+        if told.get("@recompute_method") == "uniform":
+            plan["recompute_group"] = text(layers)
+        else:
+            plan["recompute_layers"] = text(layers * number(plan, "virtual_pipeline", 1.0))
     if told.get("@task") == "lora":
         plan.setdefault("adapter_rank", "32")
     if told.get("@aware") == "yes":

@@ -12,15 +12,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
@@ -31,11 +30,10 @@ from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     Config,
     Flag,
-    by_name,
-    candidates_of,
     claimed,
     config_of,
     flags,
+    given_instead,
     kind_of,
     moves,
     own_model,
@@ -45,31 +43,27 @@ from xlperf.interop.launch_stacks import (
     software_of,
     stacks,
     started_server,
-    still_variables,
     switched_off,
-    value_of,
-    variables,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import (
-    COMMAND,
     Setting,
     containers_of,
     engine_of_image,
-    handed_to,
     lined_settings,
     log_lines,
     logged_settings,
     settings_of,
 )
+from xlperf.interop.launch_told import fit, last_part, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000  # characters of a launch file at the most
 MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
-"""Options of other commands on the same line, and variables: not listed if they are not known."""
+_FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
+MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
@@ -212,7 +206,7 @@ def read_launch(
     elif not logged or text.lstrip().startswith("{"):
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or lines.stack or max(stacks(), key=lambda own: _fit(groups, own))
+    stack = stack or named or lines.stack or max(stacks(), key=lambda own: fit(groups, own))
     told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
@@ -244,8 +238,11 @@ def read_launch(
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
         problem = f"has no flag of {', '.join(read_stacks())}"
-        if told.scripts or told.started:
-            problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
+        named_files = dict.fromkeys(_FILE.findall(text[:MOST_TEXT]))
+        others = [*told.scripts, *told.started] or list(named_files)[-MOST_OTHERS:]
+        if others:
+            verb = "starts" if told.scripts or told.started else "names"
+            problem += f"; it {verb} {listed(others)}: read that file, or give what it gets"
         raise InputError(Fault(name, problem))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
@@ -256,13 +253,16 @@ def read_launch(
     handed = frozenset(told.handed)
     kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
     unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
+    unread = [words for words in unread if not given_instead(words, given_columns)]
     unknown = [words for words, kind in kinds.items() if not kind]
     if not partial:
+        if lacks and not unread and open_ and all("MODEL" in words for words in open_):
+            raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
         notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
-    notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    notes += [f"what {last_part(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
@@ -304,8 +304,8 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
         raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
     if result == "serving":
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
-        return started_server(text) or max(serving, key=lambda own: _fit(groups, own)), groups
-    if config.kind and (result not in stacks() or config.kind == "python"):
+        return started_server(text) or max(serving, key=lambda own: fit(groups, own)), groups
+    if config.kind and (result not in stacks() or config.kind in ("python", "Primus")):
         groups = [[config.settings]]
     return result or started_server(text), groups
 
@@ -327,14 +327,21 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
 def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: list[str]) -> list[str]:
     """Add the settings of the configuration that a start names; settings that move a result and are not read."""
     path = values.pop("@options", "") or values.get("@config", "")
+    shipped = last_part(path).removesuffix(".toml")
+    stock = next((row for row in stack_rows("stock") if (row["stack"], row["name"]) == (stack, shipped)), None)
+    if stock is not None and _beside(path, beside) is None:
+        values.pop("@config", "")
+        values |= {**told_by([settings_of(stock["settings"])], stack).values, **values}
+        notes.append(f"{shipped} is taken as {stock['source']} has it: {stock['settings']}")
+        return []
     if not path.endswith((".yaml", ".yml", ".json", ".toml")):
         return []
     inside = _beside(path, beside)
     if inside is None:
-        if re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(_last(path))}", text):
+        if re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(last_part(path))}", text):
             return []
         if "@config" in values:
-            notes.append(f"what {_last(path)} sets is not read: it is not beside the file")
+            notes.append(f"what {last_part(path)} sets is not read: it is not beside the file")
             return []
         return [f"{path}, which is not beside it"]
     config = _config_in(inside)
@@ -394,108 +401,3 @@ def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks:
         hint = partial(nearest, column, [one.replace("_", " ") for one in known])
         raise InputError(Fault(f"{name} [{column}]", f"unknown column {shown(column)}", hint))
     return table
-
-
-def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
-    """Score of how well flags match a stack: known columns count most, unknown flags against it."""
-    known = by_name(stack)
-    of_environment = variables(flags(stack)[0].kind)
-    result = 0.0
-    for setting in (one for text in groups for group in text for one in group):
-        if setting.name[0] == "$":
-            result += 0.5 * (setting.name[1:].upper() in of_environment)
-            continue
-        own = candidates_of(known, setting.name)
-        result += (1.0 + any(flag.column for flag in own)) if own else -0.1
-    return result
-
-
-class Told(NamedTuple):
-    """Settings found in the commands of a stack.
-
-    ``values``: by column; ``unknown``: settings outside the table; ``open``: settings without a value, and their
-    columns; ``handed``: unknown values passed to another script; ``scripts``: scripts that receive or provide values;
-    ``started``: other scripts.
-    """
-
-    values: Stated
-    unknown: list[str]
-    open: list[tuple[str, str]]
-    handed: list[str]
-    scripts: list[str]
-    started: list[str]
-
-
-def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
-    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
-    known, exact = by_name(stack), stack not in (*stacks(), "bridge")
-    of_environment = variables(flags(stack)[0].kind)
-    told = Told({}, [], [], [], [], [])
-    around: Stated = {}
-    for group in (group for text in groups for group in text):
-        starts = [one.arguments for one in group if one.name == COMMAND]
-        script = next(filter(None, map(handed_to, starts)), "")
-        results = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
-        handed = [(one, of_environment.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
-        handed = [(one, own) for one, own in handed if one.name != COMMAND]
-        degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
-        if not any(own for _, own in results) and not (script and degrees):
-            sourced = script and starts[0][0] in ("source", ".")
-            (told.scripts if sourced else told.started).extend([script] if script else [])
-            continue
-        if script:
-            told.scripts.append(script)
-            told.values["@handed"] = script
-        told.values.update({f"@sign {sign}": "yes" for sign in _signs(group)})
-        for one, own in handed:
-            _take(told, around, one, own, script if one.argument and _counts(one) else "")
-        for setting, own in results:
-            if own or not _SHORT.fullmatch(setting.name):
-                _take(told, told.values, setting, own, "")
-    return told._replace(values={**around, **told.values})
-
-
-def _signs(group: Sequence[Setting]) -> Iterator[str]:
-    """Words by which a wrapper is known: of its command, and values of its configuration."""
-    for one in group:
-        if one.name == COMMAND:
-            plain = [word.rpartition("/")[2] for word in one.arguments]
-            yield from (*plain, *(f"{first} {second}" for first, second in pairwise(plain)))
-        elif one.name.endswith("config:"):
-            yield one.argument
-
-
-def _counts(variable: Setting) -> bool:
-    """Whether a variable may move a result: not a path, an address, or a setting of a library."""
-    name = variable.name[1:].upper()
-    return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in still_variables())
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
-    """Add a setting; ``script``: the other script that receives it, if it may move a result there."""
-    if not own:
-        if setting.name[0] != "$":
-            told.unknown.append(setting.words)
-        elif setting.name[1:2] == "{":
-            told.open.append((setting.words, f"@array {setting.name}"))
-        elif script:
-            told.unknown.append(setting.words)
-            told.handed.append(setting.words)
-        return
-    if " " in setting.argument and own[0].column == "precision":  # -c of bash
-        told.unknown.append(setting.words)
-        return
-    if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
-        column = next((flag.column for flag in own if flag.column), "")
-        told.open.extend([(setting.words, column)] if column else [])
-        return
-    value = value_of(own, setting)
-    if value is None:
-        told.unknown.append(setting.words)
-        told.handed.extend([setting.words] if script else [])
-    else:
-        values |= value

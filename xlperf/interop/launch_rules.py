@@ -29,7 +29,7 @@ from xlperf.interop.checkpoints import (
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
+from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 
 LACKS = "@lacks"  # key of the words that say why no model is known
@@ -66,7 +66,8 @@ def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict
     for row in stack_rows("wrappers"):
         if row["stack"] == stack and any(f"@sign {sign}" in settings for sign in row["sign"].split("|")):
             results = [one for one in stack_rows("wrappers") if one["wrapper"] == row["wrapper"]]
-            return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], settings)}
+            own = (one for one in results if one["stack"] == stack and _holds(one["if"], settings))
+            return row["wrapper"], {one["column"]: one["value"] for one in own}
     return "", {}
 
 
@@ -82,7 +83,10 @@ def settled(
     their accelerators, one of which has no value.
     """
     if column.startswith("@array"):
-        return not sourced or ("MODEL" in column and "model" in plan)
+        harmless = kind_of(re.sub(r"\W", "", column[len("@array") :])) == "harmless"
+        return not sourced or harmless or ("MODEL" in column and "model" in plan)
+    if column == "@checkpoint":
+        return True
     if column in _OF_MODEL:
         return "model" in plan
     if column in ("@nodes", "@accelerators_per_node") and not counted:
@@ -234,6 +238,9 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
         if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
             plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = settings.get("@fp8_recipe", "fp8")
+    rollouts = _number(settings, "@rollout_prompts") * _number(settings, "@rollout_samples", 1.0)
+    if rollouts and "@rollout_steps" in settings:
+        plan.setdefault("global_batch_size", _text(rollouts / _number(settings, "@rollout_steps")))
     layers, chunk = _number(settings, "@num_layers"), _number(settings, "@layers_per_chunk")
     if layers and chunk:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
@@ -268,10 +275,11 @@ def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
         words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
         known = [RECOMPUTED[word] for word in words if word in RECOMPUTED]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
-    layers = _number(settings, "@recompute_num_layers")
-    if plan.get("recompute") == "full" and layers:
-        if settings.get("@recompute_method") == "block":
-            plan["recompute_layers"] = _text(layers)
+    layers = _number(settings, "@recompute_num_layers", 1.0)
+    if plan.get("recompute") == "full":
+        if settings.get("@recompute_method") == "block" and "@recompute_num_layers" in settings:
+            plan["recompute"] = "full" if layers else "none"  # a number of layers of each chunk of a stage
+            plan |= {"recompute_layers": _text(layers * _number(plan, "virtual_pipeline", 1.0))} if layers else {}
         elif layers > 1.0:
             plan["recompute_group"] = _text(layers)
 
@@ -409,7 +417,7 @@ def _model(
         names.append(" ".join(settings[name] for name in ("@family", "@size") if settings.get(name)))
     if settings.get("@config"):
         names.append(settings["@config"].rpartition("/")[2].partition(".")[0].replace("_", " ", 1))
-    names = [name for name in names if name and "$" not in name]
+    names = [name for name in names if name and "$" not in name and not name.endswith("()")]
     if "model" in plan or models is None:
         if models is not None and (wrong := contradicted(settings, plan["model"], models)):
             notes.append(f"model {plan['model']} is given, but the file states {wrong}")
@@ -428,7 +436,9 @@ def _model(
         return {"model": weakly if weakly in fitting else fitting[0]}
     how = "add its row with xlperf add model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
     if names or (weak and not nearest):
-        return {LACKS: f"the file names {(names or weak)[0]}, which the catalog lacks: {how}"}
+        named = (names or weak)[0]
+        named = named.rstrip("/").rpartition("/")[2] if named[:1] in "/$." else named  # of a folder its last part
+        return {LACKS: f"the file names {named}, which the catalog lacks: {how}"}
     return {LACKS: f"no model of the catalog has {nearest}: {how}"} if nearest else {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -30,12 +30,18 @@ _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]{1,100}", re.MULTILINE)
 _ASSIGNED = re.compile(r"^\s*(?:\w{1,60}\.)?((?:[a-z_]\w{0,60}\.){1,6}\w{1,60})\s*=\s*([^=#\s][^#\n]{0,200})")
-_KEYWORD = re.compile(r"\b([a-z_]\w{1,60})\s*=\s*(None|True|False|[\d_.e+\-]{1,30}|\"[^\"\n]{0,100}\"|'[^'\n]{0,100}')")
-_RECIPE = re.compile(r"\b([a-z]\w{1,60}?_(?:pretrain|finetune|sft|peft|perf)\w{0,20}_config)\b")
+_KEYWORD = re.compile(
+    r"(?<!: )\b([a-z_]\w{1,60})\s*=\s*(None|True|False|-?[\d.][\d_.e+\-]{0,30}|\"[^\"\n]{0,100}\"|'[^'\n]{0,100}')"
+)
+_RECIPE = re.compile(
+    r"\b([a-z]\w{1,60}?_(?:pretrain|finetune|sft|peft|perf)\w{0,20}_config"
+    r"|[a-z]\w{1,60}(?=\.(?:pretrain|finetune)_recipe\b))\b"
+)
+_HELPER = re.compile(r"\b(set_\w{1,40}_configs)\(")
 
 
 class Config(NamedTuple):
-    """Settings of a configuration file. ``kind``: yaml, toml, json, python, or "" for a file of another kind."""
+    """Settings of a configuration file. ``kind``: yaml, toml, json, python, Primus; "" for a file of another kind."""
 
     kind: str
     settings: list[Setting]
@@ -54,13 +60,36 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
         stated = (one for document in documents(text) for one in flat(document, whole=True))
         result = [one for one in stated if one.argument and "\n" not in one.argument]
         kind = "yaml" if result else ""
-    return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
+    settings = _filled(result[:MOST_SETTINGS], given or {})
+    inside = _of_primus(settings)
+    return Config("Primus", inside) if inside else Config(kind, settings)
+
+
+_MODELS_OF_PRIMUS = {"torchtitan": "model.name:", "maxtext": "model_name:"}
+"""Frameworks of Primus with settings of their own, and their setting for the model."""
+
+
+def _of_primus(settings: Sequence[Setting]) -> list[Setting]:
+    """Settings of the framework that a module of Primus starts, by its own names; none for Megatron-LM."""
+    stated = {one.name: one.argument for one in settings}
+    for name, framework in stated.items():
+        if name.startswith("modules.") and name.endswith(".framework:") and framework in _MODELS_OF_PRIMUS:
+            module = name.removesuffix("framework:")
+            model = stated.get(f"{module}model:", "").removesuffix(".yaml")
+            inside = [Setting("config:", (stated.get(f"{module}config:", ""),))]
+            inside += [Setting(_MODELS_OF_PRIMUS[framework], (model,))] if model else []
+            begin = f"{module}overrides."
+            return [*inside, *(one._replace(name=one.name.removeprefix(begin)) for one in settings
+                               if one.name.startswith(begin))]  # fmt: skip
+    return []
 
 
 def _python(text: str) -> Iterator[Setting]:
     """Assignments of a recipe in Python to its configuration; names and keyword arguments of recipes that it calls."""
     for name in dict.fromkeys(_RECIPE.findall(text[: 10 * MOST_VALUE])):
         yield Setting("recipe=", (name,))
+    for name in dict.fromkeys(_HELPER.findall(text[: 10 * MOST_VALUE])):
+        yield Setting("config:", (name,))
     for line in text.splitlines():
         assigned = _ASSIGNED.match(line[:500])
         if assigned is not None:
@@ -161,9 +190,16 @@ def _holds(evidence: str, names: frozenset[str], options: frozenset[str], text: 
 
 
 @cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...]:
-    result = rows("interop/launch_words.csv")
-    return tuple((row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split())) for row in result)
+def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...], frozenset[str]], ...]:
+    return tuple(
+        (
+            row["verdict"],
+            re.compile(row["pattern"]),
+            tuple(row["neutral"].split()),
+            frozenset(row["settled by"].split()),
+        )
+        for row in rows("interop/launch_words.csv")
+    )
 
 
 def switched_off(settings: Iterable[Setting]) -> frozenset[str]:
@@ -180,7 +216,7 @@ def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
     ('moves', 'harmless')
     """
     name = plain(setting.name)[-LONGEST_NAME:]
-    for result, pattern, neutral in _patterns():
+    for result, pattern, neutral, _ in _patterns():
         if pattern.search(name):
             if result != "moves":
                 return result
@@ -197,6 +233,17 @@ def kind_of(words: str, off: frozenset[str] = frozenset()) -> str:
     ('moves', 'harmless', 'harmless')
     """
     return verdict(_setting_of(words), off)
+
+
+def given_instead(words: str, columns: Collection[str]) -> bool:
+    """Whether columns that are given say what a setting means that is not read.
+
+    >>> given_instead("remat_policy: custom", ["recompute"]), given_instead("remat_policy: custom", ["precision"])
+    (True, False)
+    """
+    name = plain(_setting_of(words).name)[-LONGEST_NAME:]
+    settling = next((one for _, pattern, _, one in _patterns() if pattern.search(name)), frozenset[str]())
+    return not settling.isdisjoint(columns)
 
 
 def moves(words: str) -> bool:

@@ -172,6 +172,7 @@ def _derived(stack: str, stated: Mapping[str, str], shape: Shape) -> dict[str, s
         # training of ranks: batches, layers and replicas without shards
         "local_batch": of("global_batch_size") / replicas if stages > 1.0 else micro,
         "layers_per_stage": math.ceil((layers + PLACEHOLDERS) / _chunks(stated)),
+        "recompute_chunk": math.ceil(number(stated, "recompute_layers") / of("virtual_pipeline")),
         "replicas": replicas,
         "shard_group": group,
         "replica_groups": replicas / group,

@@ -106,6 +106,7 @@ MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _HINT = re.compile(r"(?:^|[\s{,-])image\s*:")
 _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name")
 """Ends of the labels of a node that name its accelerator."""
+_TPU_KEYS = (("gke-tpu-accelerator",), ("gke-tpu-topology", "gke-tpu-slice-topology"))
 _IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
 _IMAGE_RELEASE = re.compile(r"v?\d+(?:\.\d+)+(?:[-.]?(?:post|rc)\d*)?")
 
@@ -122,8 +123,12 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
     commands = [lines for node in nodes if (lines := _command_of(node))]
     if not commands:
         return None
-    labels = ((str(key), value) for node in nodes for key, value in node.items() if isinstance(value, str))
+    labels = [(str(key), value) for node in nodes for key, value in node.items() if isinstance(value, str)]
     named = next((value for key, value in labels if key.endswith(_GPU_KEYS)), "")
+    tpu, shape = (next((value for key, value in labels if key.endswith(ends)), "") for ends in _TPU_KEYS)
+    if tpu and shape:  # as xpk names a slice
+        kind = tpu.replace("-lite-podslice", "litepod").removesuffix("-slice")
+        commands.insert(0, f"xpk --device-type={shlex.quote(f'{kind}-{shape}')}")
     return "\n".join(commands), {"accelerator": named} if named else {}
 
 
@@ -297,7 +302,7 @@ DEEPEST = 30  # levels of nested keys at the most
 _TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
 _OPTION = re.compile(r"--?[A-Za-z][\w.\-]*")
 _DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\-/]*")
-_INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)")
+_INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)|python3? -m [\w.]{1,80} [^\n]{0,400}?\b[a-z_]{2,60}=")
 _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 
 
@@ -473,6 +478,9 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
         yield from flat(loaded(arguments[0]), name)
 
 
+_GROUPED = re.compile(r"-?\d{1,3}(?:_\d{3})+")
+
+
 def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
     """Settings of nested mappings by their path; ``whole``: also of mappings inside lists."""
     if isinstance(value, dict) and depth < DEEPEST:
@@ -487,7 +495,8 @@ def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> 
             if isinstance(one, dict | list):
                 yield from flat(one, name, depth + 1, whole)
     elif value is not None:
-        yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
+        word = str(value)[:MOST_VALUE]
+        yield Setting(f"{name}:", (word.replace("_", "") if _GROUPED.fullmatch(word) else word,))
 
 
 def _referred(name: str, value: str, values: Mapping[str, str]) -> str:

@@ -26,10 +26,11 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.config_rules import Stated
-from xlperf.interop.launch import MOST_TEXT, told_by
+from xlperf.interop.launch import MOST_TEXT
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
 from xlperf.interop.launch_text import loaded, log_lines, logged_settings
+from xlperf.interop.launch_told import told_by
 from xlperf.interop.software import stack_named
 
 CHUNK = 1 << 20  # bytes that are read at a time. [B]
@@ -48,8 +49,10 @@ _SUFFIXES[b"B"] = _SUFFIXES[b"G"]
 _STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?![\d.])")
 """Number of the iteration or step that a line belongs to."""
 _NO_ROOM = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory")
-SETTING, RATE = "setting", "rate"
-"""How a pattern is used that gives no result: a column of the plan, or FLOP per second of one accelerator."""
+SETTING, RATE, INVERSE = "setting", "rate", "inverse"
+"""How a pattern is used whose number is no result: a column of the plan, FLOP per second of one accelerator, or steps
+per second.
+"""
 
 
 class LogValue(NamedTuple):
@@ -133,6 +136,8 @@ def _value(row: dict[str, str], values: np.ndarray, steps: np.ndarray) -> LogVal
         values, steps = _per_step(values, steps)
         left_out = _warm_up(steps, len(values))
         values = values[left_out:]
+    if row["pick"] == INVERSE:
+        values = 1.0 / values
     value = float(values.max() if row["pick"] == "largest" else np.median(values))
     low, high = (float(end) for end in np.quantile(values, (0.1, 0.9)))
     return LogValue(row["source"], row["result"], value, low, high, row["unit"], len(values), left_out, row["pick"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -299,10 +299,11 @@ def test_engines_have_no_kernels_of_their_own_for_more_than_two_cards_in_slots()
 
 def test_engines_wait_for_the_host_between_machines_alone() -> None:
     constants_of = {name: constants(name) for name in ("all_reduce", "engine_all_reduce")}
-    waiting = {**constants_of["engine_all_reduce"], "outer_time": np.array([[1e-4]])}
-    net, size = network(), np.array([[1e4]])
-    for group in (1.0, 2.0, float(net.size[0, 0]), 2.0 * float(net.size[0, 0])):
-        ranks = np.array([[group]])
-        before, after = (engine_all_reduce_time(size, ranks, 1.0, net, {**constants_of, "engine_all_reduce": each})
-                         for each in (constants_of["engine_all_reduce"], waiting))  # fmt: skip
-        assert (after - before).item() == pytest.approx(1e-4 if group > net.size[0, 0] else 0.0)
+    waiting = {**constants_of["engine_all_reduce"], "outer_time": np.array([[1e-3]])}
+    net = network()
+    for group, size in product((1.0, 2.0, float(net.size[0, 0]), 2.0 * float(net.size[0, 0])), (1e4, 1e9)):
+        before, after = (
+            engine_all_reduce_time(np.array([[size]]), np.array([[group]]), 1.0, net, {**constants_of, **each}).item()
+            for each in ({}, {"engine_all_reduce": waiting})
+        )
+        assert after == (max(before, 1e-3) if group > net.size[0, 0] else before)

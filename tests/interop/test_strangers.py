@@ -1,0 +1,174 @@
+"""Files of strangers, each with its kind: wrappers, recipes in Python, slices of TPUs, and what a setting means."""
+
+from __future__ import annotations
+
+import pytest
+from interop.test_config_stacks import GIVEN, agrees, columns
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog
+
+PRIMUS = """work_group: ${{PRIMUS_TEAM:amd}}
+modules:
+  pre_trainer:
+    framework: {}
+    config: pre_trainer.yaml
+    model: {}.yaml
+    overrides:{}
+"""
+NEMO_RECIPE = """from nemo.collections import llm
+from nemo.collections.llm.recipes import nemotron4_340b
+
+
+def recipe(profile_start_step: int = 0) -> run.Partial:
+  pretrain = nemotron4_340b.pretrain_recipe(performance_mode=True)
+  num_nodes = 64
+  num_gpus_per_node = 4
+  mbs = 2
+  gbs = 256
+  tp_size = 4
+  pp_size = 8
+  vp_size = 6
+  ep_size = 1
+  compute_dtype = "fp8"
+  fp8_recipe = "cs"
+  use_mcore_fsdp = False
+  pretrain = set_primary_perf_configs(pretrain, "pre_train", num_nodes=num_nodes, ep_size=ep_size)
+"""
+SLICE = """XLA_FLAGS=" --xla_tpu_use_single_sparse_core_for_all_gather_offload=true "
+MAXTEXT_ARGS="model_name=llama3.1-405b per_device_batch_size=3 ici_fsdp_parallelism=-1 remat_policy=custom \\
+max_target_length=8192 opt_type=adamw"
+xpk workload create --device-type=tpu7x-4x8x8 --num-slices=1 \\
+  --command "python3 -m MaxText.train MaxText/configs/base.yml ${MAXTEXT_ARGS}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "wanted"),
+    [
+        # AMD-AGI/Primus examples/torchtitan/configs/MI355X/gpt_oss_20B-BF16-pretrain.yaml: 8 a rank, EP8, compiled
+        (PRIMUS.format("torchtitan", "gpt_oss_20b", """
+        training: {local_batch_size: 8}
+        parallelism: {data_parallel_shard_degree: -1, expert_parallel_degree: 8}
+        activation_checkpoint: {mode: none}"""), GIVEN,
+         "model=gpt-oss-20b; micro_batch_size=8; global_batch_size=2048; expert_parallel=8; sequence_length=2048; "
+         "zero_stage=3; compiled=1; recompute=none; software=torchtitan"),
+        # AMD-AGI/Primus examples/maxtext/configs/MI355X/llama3_70B-fp8-pretrain.yaml: 10 of 8,192 a device, FP8
+        (PRIMUS.format("maxtext", "llama3_70B", """
+        ici_fsdp_parallelism: 8
+        dcn_data_parallelism: -1
+        max_target_length: 8192
+        per_device_batch_size: 10
+        quantization: fp8"""), GIVEN,
+         "model=Meta-Llama-3.1-70B; micro_batch_size=10; global_batch_size=2560; sequence_length=8192; "
+         "zero_group_size=8; recompute=full; precision=fp8; master_weights=none; software=maxtext"),
+        # AI-Hypercomputer/gpu-recipes a4x nemotron4_340b nemo2509: TP4 PP8 VP6, 2 of 256, FP8 in current scaling
+        (NEMO_RECIPE, {"accelerator": "GB200"},
+         "model=Nemotron-4-340B; num_accelerators=256; tensor_parallel=4; pipeline_parallel=8; virtual_pipeline=6; "
+         "micro_batch_size=2; global_batch_size=256; precision=fp8-current; sequence_parallel=1; zero_stage=1"),
+        # AI-Hypercomputer/tpu-recipes ironwood llama3.1-405b: 3 a device, two devices a chip, 256 chips
+        (SLICE, {"recompute": "full"},
+         "model=Meta-Llama-3.1-405B; accelerator=TPUv7x (Ironwood); num_accelerators=256; micro_batch_size=6; "
+         "global_batch_size=1536; sequence_length=8192; zero_stage=3; recompute=full; software=maxtext"),
+    ],
+    ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "slice"],
+)  # fmt: skip
+def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
+    agrees(catalog, text, "file", wanted, given)
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        # evidence of a stack counts before that of an engine inside it
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.gpu_memory_utilization=0.7", "verl"),
+        ("torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.micro_batch_size_per_gpu=4", "verl"),
+        ("defaults: ./base.yaml\npolicy:\n  megatron_cfg:\n    pipeline_model_parallel_size: 4\n  generation:\n"
+         "    vllm_cfg:\n      tensor_parallel_size: 8\ncluster:\n  num_nodes: 32\n", "NeMo RL"),
+        ("from olmo_core.config import DType\nGLOBAL_BATCH_SIZE = 1024\n", "OLMo-core"),
+        ("from torchtitan.trainer import Trainer\nconfig.training.steps = 10\n", "a registry of torchtitan"),
+        ("model: Qwen/Qwen3.5-35B-A3B\ndist_config:\n  name: fsdp2\ntrain_dataset: d.yaml\nmicro_batch_size: 1\n",
+         "LLaMA-Factory v1"),
+        ("torchrun pretrain_bert.py --num-layers 24 --tensor-model-parallel-size 8 --micro-batch-size 4",
+         "BERT or T5 of Megatron-LM"),
+    ],
+)  # fmt: skip
+def test_files_of_strangers_are_refused_by_name(catalog: Catalog, text: str, title: str) -> None:
+    with pytest.raises(InputError, match=f"conf: looks like {title}.*: not read; read are NeMo Automodel, nanotron"):
+        columns(catalog, text, "conf", {**GIVEN, "model": "Llama-3-8B"})
+
+
+GPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 \\
+--num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu --seq-length 8192 --bf16 """
+SLIME = """source "scripts/models/qwen3-4B.sh"
+python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B/ --load $1 --bf16 --model-name qwen3 \\
+--rollout-batch-size 128 --n-samples-per-prompt 8 --num-steps-per-rollout 4 --tensor-model-parallel-size 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # Megatron-LM sbatch_mfsdp_deepseek_v3.sh: a strategy before and behind the switch that it goes beyond
+        (GPT + "--data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer", "zero_stage=3"),
+        (GPT + "--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads", "zero_stage=2"),
+        (GPT + "--optimizer-offload-fraction 0.5 --optimizer-cpu-offload", "offload_optimizer=0.5"),
+        # Primus MI325X/grok1-FP8-pretrain.yaml, MI300X/mixtral_8x22B: layers of each chunk of a stage, and none of them
+        (GPT + "--recompute-granularity full --recompute-method block --recompute-num-layers 2 "
+         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4",
+         "recompute=full; virtual_pipeline=2; recompute_layers=4"),
+        (GPT + "--recompute-granularity full --recompute-method block --recompute-num-layers 0", "recompute=none"),
+        # slime run-moonlight-16B-A3B.sh, run-kimi-k2-Instruct.sh, retool_qwen3_4b_sft.sh
+        (SLIME, "global_batch_size=256; model=Qwen3-4B"),
+        # Primus MI355X/llama2_70B-BF16-sft-packed-mlperf_aligned.yaml: a post-trainer with LoRA
+        ("modules:\n  post_trainer:\n    framework: megatron\n    model: ${PRIMUS_MODEL:llama2_70B}.yaml\n"
+         "    overrides:\n      micro_batch_size: 1\n      tensor_model_parallel_size: 8\n      lora:\n"
+         "        enabled: true\n        dim: 16\n", "model=Llama2-70B; adapter_rank=16; tensor_parallel=8"),
+        # torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md: a file that torchtitan ships
+        ("torchrun --nnodes 4 --nproc_per_node 8 torchtitan/train.py --job.config-file torchtitan/models/llama3/"
+         "train_configs/llama3_8b.toml --training.local_batch_size=2 --training.compile",
+         "model=Meta-Llama-3.1-8B; sequence_length=8192; micro_batch_size=2; recompute=selective"),
+        # torchtitan README of 2026: its registry instead of files
+        ("NGPU=8 MODULE=llama3 CONFIG=llama3_70b ./run_train.sh --training.seq_len 4096",
+         "model=Meta-Llama-3.1-70B; sequence_length=4096; micro_batch_size=8; tensor_parallel=8; recompute=full"),
+        # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
+        ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
+         "sequence_length=500000"),
+    ],
+)  # fmt: skip
+def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None:
+    agrees(catalog, text, "file", wanted)
+
+
+@pytest.mark.parametrize(
+    ("tpu", "topology", "wanted"),
+    [
+        ("tpu7x", "4x4x4", "accelerator=TPUv7x (Ironwood); num_accelerators=64; micro_batch_size=6"),
+        ("tpu-v6e-slice", "16x16", "accelerator=TPUv6e; num_accelerators=256; micro_batch_size=3"),
+        ("tpu-v5-lite-podslice", "4x8", "accelerator=TPUv5e; num_accelerators=32; micro_batch_size=3"),
+    ],
+)
+def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology: str, wanted: str) -> None:
+    """AI-Hypercomputer/tpu-recipes k8s_manifest.yaml: nodeSelector of GKE."""
+    text = f"""spec:
+  nodeSelector:
+    cloud.google.com/gke-tpu-accelerator: {tpu}
+    cloud.google.com/gke-tpu-topology: {topology}
+  containers:
+    - image: maxtext
+      command: [bash, -c, "python3 -m MaxText.train base.yml model_name=llama3.1-8b per_device_batch_size=3"]
+"""
+    agrees(catalog, text, "file", wanted, {})
+
+
+def test_a_script_without_a_flag_names_the_file_to_read(catalog: Catalog) -> None:
+    with pytest.raises(InputError, match=r"names examples/yaml/megatron/sft\.yaml: read that file"):
+        columns(catalog, "NPROC_PER_NODE=4 megatron sft \\\n    examples/yaml/megatron/sft.yaml", "file")
+
+
+def test_a_refused_setting_is_settled_by_the_column_that_it_means(catalog: Catalog) -> None:
+    """The remedy of the message: Megatron-MoE-ModelZoo run_deepseek_v3_gb200.sh offloads states of the optimizer."""
+    text = GPT + "--offload-optimizer-states"
+    with pytest.raises(InputError, match=r"--offload-optimizer-states.*give what they mean with --set"):
+        columns(catalog, text, "file")
+    agrees(catalog, text, "file", "offload_optimizer=1", GIVEN | {"offload optimizer": "1"})

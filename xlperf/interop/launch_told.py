@@ -1,0 +1,135 @@
+"""Settings of the commands of a text by a stack's flags: values, unknown ones, and values for other scripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import NamedTuple
+
+from xlperf.interop.config_rules import Stated
+from xlperf.interop.launch_stacks import (
+    Flag,
+    by_name,
+    candidates_of,
+    flags,
+    moves,
+    stacks,
+    still_variables,
+    value_of,
+    variables,
+)
+from xlperf.interop.launch_text import COMMAND, Setting, handed_to
+
+_SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
+"""Options of other commands on the same line, and variables: not listed if they are not known."""
+_PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
+
+
+def last_part(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
+    """Score of how well flags match a stack: known columns count most, unknown flags against it."""
+    known = by_name(stack)
+    of_environment = variables(flags(stack)[0].kind)
+    result = 0.0
+    for setting in (one for text in groups for group in text for one in group):
+        if setting.name[0] == "$":
+            result += 0.5 * (setting.name[1:].upper() in of_environment)
+            continue
+        own = candidates_of(known, setting.name)
+        result += (1.0 + any(flag.column for flag in own)) if own else -0.1
+    return result
+
+
+class Told(NamedTuple):
+    """Settings found in the commands of a stack.
+
+    ``values``: by column; ``unknown``: settings outside the table; ``open``: settings without a value, and their
+    columns; ``handed``: unknown values passed to another script; ``scripts``: scripts that receive or provide values;
+    ``started``: other scripts.
+    """
+
+    values: Stated
+    unknown: list[str]
+    open: list[tuple[str, str]]
+    handed: list[str]
+    scripts: list[str]
+    started: list[str]
+
+
+def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
+    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
+    known, exact = by_name(stack), stack not in (*stacks(), "bridge")
+    of_environment = variables(flags(stack)[0].kind)
+    told = Told({}, [], [], [], [], [])
+    around: Stated = {}
+    for group in (group for text in groups for group in text):
+        starts = [one.arguments for one in group if one.name == COMMAND]
+        script = next(filter(None, map(handed_to, starts)), "")
+        results = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
+        handed = [(one, of_environment.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
+        handed = [(one, own) for one, own in handed if one.name != COMMAND]
+        degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
+        if not any(own for _, own in results) and not (script and degrees):
+            sourced = script and starts[0][0] in ("source", ".")
+            (told.scripts if sourced else told.started).extend([script] if script else [])
+            continue
+        if script:
+            told.scripts.append(script)
+            told.values["@handed"] = script
+        told.values.update({f"@sign {sign}": "yes" for sign in _signs(group)})
+        for one, own in handed:
+            _take(told, around, one, own, script if one.argument and _counts(one) else "")
+        stated: Stated = {}  # a value counts before a switch for the same column, wherever it stands
+        for setting, own in sorted(results, key=lambda one: bool(one[0].arguments)):
+            if own or not _SHORT.fullmatch(setting.name):
+                _take(told, stated, setting, own, "")
+        told.values.update(stated)
+    return told._replace(values={**around, **told.values})
+
+
+def _signs(group: Sequence[Setting]) -> Iterator[str]:
+    """Words by which a wrapper is known: of its command, and values of its configuration."""
+    for one in group:
+        if one.name == COMMAND:
+            plain = [word.rpartition("/")[2] for word in one.arguments]
+            yield from (*plain, *(f"{first} {second}" for first, second in pairwise(plain)))
+        elif one.name.endswith("config:"):
+            yield one.argument
+
+
+def _counts(variable: Setting) -> bool:
+    """Whether a variable may move a result: not a path, an address, or a setting of a library."""
+    name = variable.name[1:].upper()
+    return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in still_variables())
+
+
+def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
+    """Add a setting; ``script``: the other script that receives it, if it may move a result there."""
+    if not own:
+        if setting.name[0] != "$":
+            told.unknown.append(setting.words)
+        elif setting.name[1:2] == "{":
+            told.open.append((setting.words, f"@array {setting.name}"))
+        elif script:
+            told.unknown.append(setting.words)
+            told.handed.append(setting.words)
+        return
+    if " " in setting.argument and own[0].column == "precision":  # -c of bash
+        told.unknown.append(setting.words)
+        return
+    if "$" in setting.argument and not (own[0].column in _PATHS and "$" not in last_part(setting.argument.rstrip("/"))):
+        column = next((flag.column for flag in own if flag.column), "")
+        told.open.extend([(setting.words, column)] if column else [])
+        return
+    value = value_of(own, setting)
+    if value is None:
+        told.unknown.append(setting.words)
+        told.handed.extend([setting.words] if script else [])
+    else:
+        values |= value
