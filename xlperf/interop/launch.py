@@ -26,7 +26,8 @@ from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
-from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
+from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of
+from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of, with_pools
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     Config,
@@ -54,8 +55,6 @@ from xlperf.interop.launch_start import Shape, filled, script, start_flags, star
 from xlperf.interop.launch_text import (
     COMMAND,
     Setting,
-    containers_of,
-    engine_of_image,
     handed_to,
     lined_settings,
     log_lines,
@@ -68,6 +67,8 @@ MARK = "# xlperf:"
 MOST_TEXT = 1_000_000  # characters of a launch file at the most
 MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_LAYERS_OF_STAGES = re.compile(r"\b((?:VLLM|SGLANG)_PP_LAYER_PARTITION)[ ]?[=:][ ]?[\"']?(\d[\d,]{1,200})")
+"""Variables of engines that deal layers to stages unevenly."""
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
@@ -213,7 +214,10 @@ def read_launch(
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or lines.stack or max(stacks(), key=lambda own: _fit(groups, own))
-    told = told_by(groups, stack)
+    parts = parts_of(groups[0])
+    told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
+    told.unknown.extend(first.unknown)
+    told.open.extend(first.open)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
     if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
@@ -224,11 +228,15 @@ def read_launch(
     columns = {}
     for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
         column = split_header(key)[0]
-        columns[column if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, column)] = value
+        if key == column or not re.search(rf"\$\{{?{re.escape(key)}\b", text):
+            columns[canonical(kind, column)] = value
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"model": model} if model else {}
-    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes) | columns
+    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes)
+    alike = {"model": plan["model"]} if "model" in plan else {}
+    pools = plan_of(stack, {**first.values, **alike}) if parts.prefill else {}
+    plan = with_pools(plan, parts.copies, pools, parts.prefill_copies) | columns
     rules = [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD and key != LACKS]
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
@@ -241,6 +249,7 @@ def read_launch(
     if "software_release" in lines.facts:
         plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
+    rules += [f"{name}={value}" for name, value in _LAYERS_OF_STAGES.findall(text)]
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
         problem = f"has no flag of {', '.join(read_stacks())}"
@@ -303,6 +312,7 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
         remedy = f"--for names one; read are {readable()}"
         raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
     if result == "serving":
+        groups = [[config.settings]] if config.kind == "python" else groups
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
         return started_server(text) or max(serving, key=lambda own: _fit(groups, own)), groups
     if config.kind and (result not in stacks() or config.kind == "python"):

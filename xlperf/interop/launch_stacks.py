@@ -91,9 +91,9 @@ LONGEST_LINE = 1_000  # characters of a line in which the place of a setting is 
 MOST_LINES = 5_000  # lines in which the place of a setting is looked up
 MOST_SEARCHED = 200_000  # characters that are searched for the words of a stack
 _SERVERS = {
-    "vllm": ("vllm serve", "vllm.entrypoints"),
-    "sglang": ("sglang.launch_server", "sglang serve"),
-    "trtllm": ("trtllm-serve", "trtllm-bench"),
+    "vllm": ("vllm serve", "vllm.entrypoints", "dynamo.vllm"),
+    "sglang": ("sglang.launch_server", "sglang serve", "dynamo.sglang"),
+    "trtllm": ("trtllm-serve", "trtllm-bench", "dynamo.trtllm"),
 }
 """Commands that start the server of an engine."""
 _NOTHING = ("false", "none", "null", "no", "off")
@@ -332,7 +332,19 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
         result = known.get(".".join([*parts[:end_], "*"]))
         if result is not None:
             return result
-    return ()
+    return _abbreviated(known, whole) if name.startswith("--") else ()
+
+
+_SHORTEST = 8  # letters of an abbreviated flag at the least: those of other programs of the line are not meant
+
+
+def _abbreviated(known: Mapping[str, tuple[Flag, ...]], name: str) -> tuple[Flag, ...]:
+    """Flags that begin with a name, as parsers of Python take it, if all of them set one column."""
+    if len(name) < _SHORTEST or "." in name:
+        return ()
+    own = [flags for whole, flags in known.items() if whole.startswith(name)]
+    columns = {flag.column for flags in own for flag in flags}
+    return own[0] if len(columns) == 1 and "" not in columns else ()
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
