@@ -116,6 +116,17 @@ def test_latents_of_sparse_attention_in_fp8_have_scales(catalog: Catalog) -> Non
     assert result.number("memory_kv_cache")[0] == pytest.approx(4096 * 61 * (656 + 132), rel=1e-9)
 
 
+@pytest.mark.parametrize(("release", "tokens"), [("0.20.0", 55_000), ("0.21.0", 525_000)])
+def test_layers_with_windows_of_another_size_kept_all_tokens(catalog: Catalog, release: str, tokens: float) -> None:
+    """Gemma-4-31B in 4 bits on an A100, the same arguments with two releases of vLLM [vllm issue 43308]."""
+    result = started(
+        catalog, model="Gemma-4-31B-IT-NVFP4", accelerator="A100-SXM4-80GB", precision="int4-128", prompt_length=131_071,
+        activation_precision="bf16", software_release=release,
+    )  # fmt: skip
+    assert result.number("kv_cache_tokens")[0] == pytest.approx(tokens, rel=0.2)
+    assert ("keeps the whole history" in result.text("reason")[0]) == (release == "0.20.0")
+
+
 def test_a_plan_without_a_release_says_what_earlier_ones_have_room_for(catalog: Catalog) -> None:
     """C07 as published: gpt-oss-120b on one H100 was refused in October 2025 [vllm issue 27508]; C17: 20.43."""
     plan = {"model": "gpt-oss-120b", "precision": "fp4", "activation_precision": "bf16", "prompt_length": 131_071,
