@@ -237,6 +237,12 @@ def test_a_header_of_ten_thousand_unknown_columns_takes_little_memory() -> None:
             ["model", "GPU", "GPUs", "input length (tokens)", "output len (k tokens)", "batch (requests)", "kv dtype"],
             "model accelerator num_accelerators prompt_length output_length batch_size kv_precision",
         ),
+        (
+            "inference",
+            ["Model", "GPU", "Qty", "ISL", "OSL", "conc", "spec tokens", "gpu mem util", "max num seqs"],
+            "model accelerator num_accelerators prompt_length output_length concurrency draft_tokens memory_fraction "
+            "max_running_batch",
+        ),
     ],
 )
 def test_headers_of_the_trade_are_columns(kind: str, header: list[str], columns: str) -> None:
@@ -250,6 +256,7 @@ def test_headers_of_the_trade_are_columns(kind: str, header: list[str], columns:
     ("kind", "name", "hint"),
     [
         ("inference", "DP", "did you mean data parallel attention; replicas of the whole model follow"),
+        ("inference", "dp_size", "did you mean data parallel attention; replicas of the whole model follow"),
         ("inference", "seq len", "did you mean prompt length, output length?"),
         ("training", "batch size", "did you mean global batch size, micro batch size?"),
         ("training", "prompt length", "it is a column of inference plans, these are training plans"),

@@ -152,6 +152,11 @@ backend:
       disaggregation-mode: decode
 benchmark: {isl: 8192, osl: 1024, concurrencies: "256"}
 """
+SERVERS = """model: deepseek-ai/DeepSeek-R1
+port: 8000
+context_servers: {num_instances: 2, tensor_parallel_size: 8, max_num_tokens: 8192, urls: [localhost:8001]}
+generation_servers: {num_instances: 1, tensor_parallel_size: 16, max_num_tokens: 128, urls: [localhost:8002]}
+"""
 COPIES = LEADER.replace("spec:\n", "spec:\n  replicas: 3\n", 1)
 
 
@@ -165,6 +170,8 @@ COPIES = LEADER.replace("spec:\n", "spec:\n  replicas: 3\n", 1)
         (CHART, "6 2 disaggregated 4 1 4096.0"),
         # InferenceX multi_node/srt-slurm-recipes/sglang/deepseek-v4/8k1k/disagg-b300-1p1d-dep4-dep8.yaml
         (RECIPE, "20 4 disaggregated 8 4 8192.0"),
+        # TensorRT-LLM docs, trtllm-serve disaggregated -c disagg_config.yaml
+        (SERVERS, "32 16 disaggregated 16 8 8192.0"),
         # kubernetes-sigs/lws docs/examples/vllm/GPU/lws.yaml: copies of a group of pods
         (COPIES, "48 None continuous 16 None None"),
     ],
@@ -282,6 +289,16 @@ def test_directives_of_slurm_are_its_variables(line: str, models: Table) -> None
     text = f"#!/bin/bash\n{line}\n#SBATCH --gres=gpu:8\n{TITAN.format('$SLURM_NNODES')}"
     plan = read(text.replace("_node 8", "_node $SLURM_GPUS_ON_NODE"), models).plan
     assert plan["num_accelerators"][0] == 32.0
+
+
+def test_a_cluster_of_ray_is_no_server(models: Table) -> None:
+    lines = [
+        "#SBATCH --nodes=4",
+        "#SBATCH --gpus-per-node=4",
+        'srun -w "$head" ray start --head --num-gpus 4 --block &',
+    ]
+    lines.append("vllm serve Qwen/Qwen3-8B -tp $SLURM_GPUS_PER_NODE -pp $SLURM_JOB_NUM_NODES")
+    assert read("\n".join(lines), models).plan["num_accelerators"][0] == 16.0
 
 
 def test_an_unknown_number_of_nodes_is_asked_for(models: Table) -> None:

@@ -1,8 +1,9 @@
 """Manifests that start serving engines, as the script of a shell.
 
-Containers of Kubernetes, Docker Compose and NVIDIA Dynamo, values of llm-d's chart and recipes of srt-slurm become the
-lines that start an engine; the tag of an image states a release. A line ``xlperf-pool NAME COPIES`` says of which pool
-(``prefill``, ``decode`` or ``both``) the lines after it are, and how many copies the manifest starts.
+Containers of Kubernetes, Docker Compose and NVIDIA Dynamo, values of llm-d's chart, recipes of srt-slurm and options of
+trtllm-serve disaggregated become the lines that start an engine; the tag of an image states a release. A line
+``xlperf-pool NAME COPIES`` says of which pool (``prefill``, ``decode`` or ``both``) the lines after it are, and how many
+copies the manifest starts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ POOLS = ("prefill", "decode")
 _TOGETHER = "both"
 _MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _DEEPEST = 60  # levels of a manifest that are searched for containers
-_HINT = re.compile(r"(?:^|[\s{,-])(?:image|containers?|backend|modelArtifacts)\s*:")
+_HINT = re.compile(r"(?:^|[\s{,-])(?:image|containers?|backend|modelArtifacts|context_servers)\s*:")
 _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name", "gpu.nvidia.com/model")
 """Ends of the labels of a node that name its accelerator."""
 _IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
@@ -44,7 +45,7 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
         return None
     read = documents(text)
     for document in read:
-        for reader in (_of_recipe, _of_chart):
+        for reader in (_of_recipe, _of_chart, _of_servers):
             found = reader(document) if isinstance(document, dict) else None
             if found is not None:
                 return found
@@ -222,6 +223,22 @@ def _of_recipe(recipe: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     return _together(lines), {name: value for name, value in given.items() if value}
 
 
+def _of_servers(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
+    """Options of trtllm-serve disaggregated: what both kinds of servers share, and those of each."""
+    kinds = {"prefill": "context_servers", "decode": "generation_servers"}
+    own = {pool: _mapping(stated.get(name)) for pool, name in kinds.items()}
+    model = str(stated.get("model", ""))
+    if not all(own.values()) or not model:
+        return None
+    shared = {name: value for name, value in stated.items() if name not in ("hostname", "port", *kinds.values())}
+    lines = {
+        pool: f"{POOL} {pool} {options.get('num_instances', '1')}\n"
+        + _as_file(f"{pool}.yaml", {**shared, **options, "num_instances": "", "urls": ""}, model)
+        for pool, options in own.items()
+    }
+    return _together(lines), {}
+
+
 def _as_flags(start: str, settings: Mapping[Any, Any], model: str) -> str:
     words = [*start.split(), model]
     for name, value in settings.items():
@@ -233,6 +250,7 @@ def _as_flags(start: str, settings: Mapping[Any, Any], model: str) -> str:
 
 
 def _as_file(file: str, settings: Mapping[Any, Any], model: str) -> str:
+    settings = {name: value for name, value in settings.items() if value != ""}
     return f"cat > {file} <<'EOF'\n{json.dumps(settings)}\nEOF\n{shlex.join(['trtllm-serve', model, '--config', file])}"
 
 

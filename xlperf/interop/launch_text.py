@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -262,6 +262,8 @@ def handed_to(words: Sequence[str]) -> str:
 
 def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
     """Settings of a command: its first words, its arguments, and variables that it hands over."""
+    if ("ray", "start") in pairwise(call.words):  # joins a cluster
+        return
     script = handed_to(call.words)
     first = [word[:LONGEST_NAME] for word in call.words[:6] if not word.startswith("-")]
     first += [word for word in (script, next((one for one in call.words if one.endswith(".py")), "")) if word]
