@@ -423,6 +423,16 @@ def test_what_servers_are_started_with(text: str, stated: str, models: Table) ->
     assert " ".join(map(str, said(result, *names))) == stated
 
 
+def test_variables_of_a_benchmark_that_are_off_state_nothing(models: Table) -> None:
+    """InferenceX gives DP_ATTENTION=false to every script; gptoss_fp4_b200_trt.sh writes its options by a variable."""
+    text = (
+        'CONFIG="gptoss.yml"\ncat > $CONFIG << EOF\nenable_attention_dp: false\nkv_cache_config:\n    dtype: fp8\nEOF\n'
+    )
+    text += "trtllm-serve openai/gpt-oss-120b --tp_size 4 --extra_llm_api_options=$CONFIG"
+    result = read_launch(text, "file", given={**SERVING, "DP_ATTENTION": "false"}, models=models)
+    assert said(result, "tensor_parallel", "kv_precision", "data_parallel_attention") == [4.0, "fp8", None]
+
+
 def test_a_variable_named_as_a_column_is_a_variable(models: Table) -> None:
     """InferenceX dsv4_fp4_b300_vllm_mtp.sh: its checkpoint is in MXFP4, by whatever way its name comes."""
     text = 'export MODEL_PATH="$MODEL"\nvllm serve "$MODEL_PATH" --tensor-parallel-size 8'

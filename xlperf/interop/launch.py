@@ -228,7 +228,8 @@ def read_launch(
     columns = {}
     for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
         column = split_header(key)[0]
-        if key == column or not re.search(rf"\$\{{?{re.escape(key)}\b", text):
+        is_off = key.isupper() and value.casefold() in ("false", "no", "off")  # a variable of a benchmark
+        if (key == column or not re.search(rf"\$\{{?{re.escape(key)}\b", text)) and not is_off:
             columns[canonical(kind, column)] = value
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
@@ -341,7 +342,9 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
         return []
     inside = _beside(path, beside)
     if inside is None:
-        if re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(_last(path))}", text):
+        held = re.findall(rf"\b([A-Za-z_]\w*)=[\"']?[^\s\"']*{re.escape(_last(path))}", text)
+        names = [re.escape(_last(path)), *(rf"\$\{{?{name}\b" for name in held[:MOST_SHOWN])]
+        if re.search(rf"(?:>|\btee\b)[^\n;&|]*(?:{'|'.join(names)})", text):
             return []
         if "@config" in values:
             notes.append(f"what {_last(path)} sets is not read: it is not beside the file")

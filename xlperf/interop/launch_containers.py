@@ -2,8 +2,8 @@
 
 Containers of Kubernetes, Docker Compose and NVIDIA Dynamo, values of llm-d's chart, recipes of srt-slurm and options of
 trtllm-serve disaggregated become the lines that start an engine; the tag of an image states a release. A line
-``xlperf-pool NAME COPIES`` says of which pool (``prefill``, ``decode`` or ``both``) the lines after it are, and how many
-copies the manifest starts.
+``xlperf-pool NAME COPIES`` says of which pool (``prefill``, ``decode`` or ``both``) the lines after it are, and how
+often the manifest starts them.
 """
 
 from __future__ import annotations
