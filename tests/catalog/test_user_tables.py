@@ -212,22 +212,7 @@ def test_a_header_of_ten_thousand_unknown_columns_takes_little_memory() -> None:
         ),
         (
             "training",
-            [
-                "Model",
-                "GPU type",
-                "num_gpus",
-                "TP",
-                "PP",
-                "VPP",
-                "EP",
-                "DP",
-                "CP",
-                "SP",
-                "ETP",
-                "MBS",
-                "GBS",
-                "seq len",
-            ],
+            "Model,GPU type,num_gpus,TP,PP,VPP,EP,DP,CP,SP,ETP,MBS,GBS,seq len".split(","),
             "model accelerator num_accelerators tensor_parallel pipeline_parallel virtual_pipeline expert_parallel "
             "data_parallel context_parallel sequence_parallel expert_tensor_parallel micro_batch_size "
             "global_batch_size sequence_length",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
@@ -26,18 +25,22 @@ from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
-from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of
-from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of, with_pools
+from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
+from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
+    MOST_SHOWN,
     Config,
     Flag,
     by_name,
     candidates_of,
     claimed,
+    config_in,
     config_of,
     flags,
     kind_of,
+    last,
+    listed,
     moves,
     own_model,
     placed,
@@ -50,6 +53,7 @@ from xlperf.interop.launch_stacks import (
     switched_off,
     value_of,
     variables,
+    writes,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import (
@@ -65,10 +69,7 @@ from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000  # characters of a launch file at the most
-MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_LAYERS_OF_STAGES = re.compile(r"\b((?:VLLM|SGLANG)_PP_LAYER_PARTITION)[ ]?[=:][ ]?[\"']?(\d[\d,]{1,200})")
-"""Variables of engines that deal layers to stages unevenly."""
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
@@ -250,7 +251,7 @@ def read_launch(
     if "software_release" in lines.facts:
         plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
-    rules += [f"{name}={value}" for name, value in _LAYERS_OF_STAGES.findall(text)]
+    rules += [f"{name}={value}" for name, value in uneven_stages(text)]
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
         problem = f"has no flag of {', '.join(read_stacks())}"
@@ -272,7 +273,7 @@ def read_launch(
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
         notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
-    notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
@@ -296,13 +297,6 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
         raise InputError(faults)
 
 
-def listed(words: Sequence[str]) -> str:
-    """Settings in a message: the first ones, cut."""
-    shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
-    rest = len(words) - len(shown)
-    return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
-
-
 def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
     """The stack that recognises a file, "" if flags have to decide, and the settings to read it by."""
     config = config_of(text, given)
@@ -324,7 +318,7 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
     """Put the settings of a DeepSpeed configuration in place of its name; returns those that move a result unread."""
     inside = _beside(values["@deepspeed"], beside)
-    config = _config_in(inside) if inside is not None else None
+    config = config_in(inside) if inside is not None else None
     if inside is None or config is None or config.kind != "json":
         return []
     result = told_by([[config.settings]], "deepspeed")
@@ -342,28 +336,19 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
         return []
     inside = _beside(path, beside)
     if inside is None:
-        held = re.findall(rf"\b([A-Za-z_]\w*)=[\"']?[^\s\"']*{re.escape(_last(path))}", text)
-        names = [re.escape(_last(path)), *(rf"\$\{{?{name}\b" for name in held[:MOST_SHOWN])]
-        if re.search(rf"(?:>|\btee\b)[^\n;&|]*(?:{'|'.join(names)})", text):
+        if writes(text, last(path)):
             return []
         if "@config" in values:
-            notes.append(f"what {_last(path)} sets is not read: it is not beside the file")
+            notes.append(f"what {last(path)} sets is not read: it is not beside the file")
             return []
         return [f"{path}, which is not beside it"]
-    config = _config_in(inside)
+    config = config_in(inside)
     if config is None:
         return [f"{path}, which is no text that can be read"]
     values.pop("@config", "")
     result = told_by([[config.settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
-
-
-def _config_in(file: Path) -> Config | None:
-    """Settings of a configuration file; None if it is no text."""
-    with suppress(OSError, UnicodeDecodeError):
-        return config_of(file.read_text(encoding="utf-8"))
-    return None
 
 
 def _beside(path: str, folder: Path | None) -> Path | None:
@@ -484,10 +469,6 @@ def _counts(variable: Setting) -> bool:
     return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in still_variables())
 
 
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
 def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
     """Add a setting; ``script``: the other script that receives it, if it may move a result there."""
     if not own:
@@ -502,7 +483,7 @@ def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], scr
     if " " in setting.argument and own[0].column == "precision":  # -c of bash
         told.unknown.append(setting.words)
         return
-    if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
+    if "$" in setting.argument and not (own[0].column == "@config" and "$" not in last(setting.argument)):
         column = next((flag.column for flag in own if flag.column), "")
         told.open.extend([(setting.words, column)] if column else [])
         return

@@ -17,6 +17,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows
+from xlperf.interop.config_rules import Stated, number
+from xlperf.interop.config_rules import text as written
 from xlperf.interop.launch_text import COMMAND, Setting, documents
 
 POOL = "xlperf-pool"
@@ -30,6 +32,8 @@ _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name", "gpu.nvidia.
 _IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
 _IMAGE_RELEASE = re.compile(r"v?\d+(?:\.\d+)+(?:[-.]?(?:post|rc)\d*)?")
 _ROLE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])")
+_LAYERS_OF_STAGES = re.compile(r"\b((?:VLLM|SGLANG)_PP_LAYER_PARTITION)[ ]?[=:][ ]?[\"']?(\d[\d,]{1,200})")
+"""Variables of engines that deal layers to stages unevenly."""
 _STARTS = {"vllm": "vllm serve", "sglang": "python3 -m sglang.launch_server --model-path", "trtllm": "trtllm-serve"}
 _QUANTIZED = {"fp8": "fp8", "fp4": "modelopt_fp4", "nvfp4": "modelopt_fp4", "mxfp4": "mxfp4"}
 """Words of a recipe for its precision, as arguments of ``--quantization``."""
@@ -224,7 +228,7 @@ def _of_recipe(recipe: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
 
 
 def _of_servers(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
-    """Options of trtllm-serve disaggregated: what both kinds of servers share, and those of each."""
+    """Options of trtllm-serve disaggregated: shared ones, and of servers that prefill and that decode."""
     kinds = {"prefill": "context_servers", "decode": "generation_servers"}
     own = {pool: _mapping(stated.get(name)) for pool, name in kinds.items()}
     model = str(stated.get("model", ""))
@@ -265,7 +269,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 class Parts(NamedTuple):
-    """Commands of a text by pool: those that decode, or do all, and those that prefill, with the copies of each."""
+    """Commands of a text by pool: to decode or to do all, and to prefill, with the copies of each."""
 
     main: Sequence[Sequence[Setting]]
     copies: int
@@ -336,3 +340,35 @@ def engine_of_image(text: str) -> tuple[str, str]:
 
 def _images() -> list[dict[str, str]]:
     return rows("interop/launch_images.csv")
+
+
+_OF_POOL = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "data_parallel_attention")
+
+
+def with_pools(plan: Stated, copies: int, first: Stated, prefill_copies: int) -> Stated:
+    """The plan of all copies of a server, and of the pool ``first`` that prefills for it; none if ``first`` is empty.
+
+    >>> with_pools({"num_accelerators": "8", "tensor_parallel": "8"}, 1, {"num_accelerators": "4"}, 2)
+    {'num_accelerators': '16', 'tensor_parallel': '8', 'mode': 'disaggregated', 'prefill_accelerators': '8', \
+'prefill_tensor_parallel': '1'}
+    """
+    result = dict(plan)
+    if copies > 1 and "num_accelerators" in plan:
+        result["num_accelerators"] = written(copies * number(plan, "num_accelerators"))
+    if not first:
+        return result
+    ranks = prefill_copies * number(first, "num_accelerators", 1.0)
+    result |= {
+        "mode": "disaggregated",
+        "num_accelerators": written(ranks + number(result, "num_accelerators", 1.0)),
+        "prefill_accelerators": written(ranks),
+    }
+    degrees = {name: first.get(name, "1") for name in _OF_POOL}
+    result |= {f"prefill_{name}": value for name, value in degrees.items() if value != plan.get(name, "1")}
+    result.pop("prefill_tokens", None)
+    return result | {name: first[name] for name in ("prefill_tokens", "graph_tokens") if name in first}
+
+
+def uneven_stages(script: str) -> list[tuple[str, str]]:
+    """Variables that deal layers to stages unevenly, with their values."""
+    return _LAYERS_OF_STAGES.findall(script)

@@ -120,33 +120,6 @@ def plan_of(
     return plan
 
 
-_OF_POOL = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "data_parallel_attention")
-
-
-def with_pools(plan: Stated, copies: int, first: Stated, prefill_copies: int) -> Stated:
-    """The plan of all copies of a server, and of the pool ``first`` that prefills for it; none if ``first`` is empty.
-
-    >>> with_pools({"num_accelerators": "8", "tensor_parallel": "8"}, 1, {"num_accelerators": "4"}, 2)
-    {'num_accelerators': '16', 'tensor_parallel': '8', 'mode': 'disaggregated', 'prefill_accelerators': '8', \
-'prefill_tensor_parallel': '1'}
-    """
-    result = dict(plan)
-    if copies > 1 and "num_accelerators" in plan:
-        result["num_accelerators"] = _text(copies * _number(plan, "num_accelerators"))
-    if not first:
-        return result
-    ranks = prefill_copies * _number(first, "num_accelerators", 1.0)
-    result |= {
-        "mode": "disaggregated",
-        "num_accelerators": _text(ranks + _number(result, "num_accelerators", 1.0)),
-        "prefill_accelerators": _text(ranks),
-    }
-    degrees = {name: first.get(name, "1") for name in _OF_POOL}
-    result |= {f"prefill_{name}": value for name, value in degrees.items() if value != plan.get(name, "1")}
-    result.pop("prefill_tokens", None)
-    return result | {name: first[name] for name in ("prefill_tokens", "graph_tokens") if name in first}
-
-
 def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
     """The reverse of :func:`plan_of` for flags that follow from several columns; other columns stay as they are."""
     result = dict(stated)

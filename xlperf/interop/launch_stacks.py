@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
@@ -335,7 +337,7 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
     return _abbreviated(known, whole) if name.startswith("--") else ()
 
 
-_SHORTEST = 8  # letters of an abbreviated flag at the least: those of other programs of the line are not meant
+_SHORTEST = 8  # letters of an abbreviated flag at the least: shorter ones may be of other programs of the line
 
 
 def _abbreviated(known: Mapping[str, tuple[Flag, ...]], name: str) -> tuple[Flag, ...]:
@@ -389,3 +391,36 @@ def still_variables() -> tuple[str, ...]:
     """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
     result = rows("interop/launch_variables.csv")
     return tuple(name for row in result if not row["column"] for name in row["variable"].split())
+
+
+MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
+
+
+def listed(words: Sequence[str]) -> str:
+    """Settings in a message: the first ones, cut."""
+    shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
+    rest = len(words) - len(shown)
+    return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
+
+
+def last(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def config_in(file: Path) -> Config | None:
+    """Settings of a configuration file; None if it is no text."""
+    with suppress(OSError, UnicodeDecodeError):
+        return config_of(file.read_text(encoding="utf-8"))
+    return None
+
+
+def writes(script: str, file: str) -> bool:
+    """Whether a script writes a file, by its name or by a variable that holds it.
+
+    >>> writes('CONFIG="a.yml"; cat > $CONFIG << EOF', "a.yml"), writes("cat a.yml", "a.yml")
+    (True, False)
+    """
+    held = re.findall(rf"\b([A-Za-z_]\w*)=[\"']?[^\s\"']*{re.escape(file)}", script)
+    names = [re.escape(file), *(rf"\$\{{?{name}\b" for name in held[:MOST_SHOWN])]
+    return re.search(rf"(?:>|\btee\b)[^\n;&|]*(?:{'|'.join(names)})", script) is not None
