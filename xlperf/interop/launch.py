@@ -30,6 +30,7 @@ from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     MOST_SHOWN,
+    MOST_TEXT,
     Config,
     Flag,
     by_name,
@@ -37,6 +38,7 @@ from xlperf.interop.launch_stacks import (
     claimed,
     config_in,
     config_of,
+    file_beside,
     flags,
     kind_of,
     last,
@@ -68,7 +70,6 @@ from xlperf.interop.launch_text import (
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
-MOST_TEXT = 1_000_000  # characters of a launch file at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
@@ -317,7 +318,7 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
     """Put the settings of a DeepSpeed configuration in place of its name; returns those that move a result unread."""
-    inside = _beside(values["@deepspeed"], beside)
+    inside = file_beside(values["@deepspeed"], beside)
     config = config_in(inside) if inside is not None else None
     if inside is None or config is None or config.kind != "json":
         return []
@@ -334,7 +335,7 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
     path = values.pop("@options", "") or values.get("@config", "")
     if not path.endswith((".yaml", ".yml", ".json", ".toml")):
         return []
-    inside = _beside(path, beside)
+    inside = file_beside(path, beside)
     if inside is None:
         if writes(text, last(path)):
             return []
@@ -349,15 +350,6 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
     result = told_by([[config.settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
-
-
-def _beside(path: str, folder: Path | None) -> Path | None:
-    """A file that a launch file refers to, if it lies in the folder or where the path leads from there."""
-    reference = Path(path)
-    if folder is None or ".." in reference.parts:
-        return None
-    places = [folder / reference.name, *([] if reference.is_absolute() else [folder / reference])]
-    return next((one for one in places if one.is_file() and one.stat().st_size <= MOST_TEXT), None)
 
 
 def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:

@@ -91,6 +91,7 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
 
 LONGEST_LINE = 1_000  # characters of a line in which the place of a setting is looked up
 MOST_LINES = 5_000  # lines in which the place of a setting is looked up
+MOST_TEXT = 1_000_000  # characters of a launch file at the most
 MOST_SEARCHED = 200_000  # characters that are searched for the words of a stack
 _SERVERS = {
     "vllm": ("vllm serve", "vllm.entrypoints", "dynamo.vllm"),
@@ -413,6 +414,15 @@ def config_in(file: Path) -> Config | None:
     with suppress(OSError, UnicodeDecodeError):
         return config_of(file.read_text(encoding="utf-8"))
     return None
+
+
+def file_beside(path: str, folder: Path | None) -> Path | None:
+    """A file that a launch file refers to, if it lies in the folder or where the path leads from there."""
+    reference = Path(path)
+    if folder is None or ".." in reference.parts:
+        return None
+    places = [folder / reference.name, *([] if reference.is_absolute() else [folder / reference])]
+    return next((one for one in places if one.is_file() and one.stat().st_size <= MOST_TEXT), None)
 
 
 def writes(script: str, file: str) -> bool:
