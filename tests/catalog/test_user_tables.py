@@ -212,22 +212,7 @@ def test_a_header_of_ten_thousand_unknown_columns_takes_little_memory() -> None:
         ),
         (
             "training",
-            [
-                "Model",
-                "GPU type",
-                "num_gpus",
-                "TP",
-                "PP",
-                "VPP",
-                "EP",
-                "DP",
-                "CP",
-                "SP",
-                "ETP",
-                "MBS",
-                "GBS",
-                "seq len",
-            ],
+            "Model,GPU type,num_gpus,TP,PP,VPP,EP,DP,CP,SP,ETP,MBS,GBS,seq len".split(","),
             "model accelerator num_accelerators tensor_parallel pipeline_parallel virtual_pipeline expert_parallel "
             "data_parallel context_parallel sequence_parallel expert_tensor_parallel micro_batch_size "
             "global_batch_size sequence_length",
@@ -236,6 +221,12 @@ def test_a_header_of_ten_thousand_unknown_columns_takes_little_memory() -> None:
             "inference",
             ["model", "GPU", "GPUs", "input length (tokens)", "output len (k tokens)", "batch (requests)", "kv dtype"],
             "model accelerator num_accelerators prompt_length output_length batch_size kv_precision",
+        ),
+        (
+            "inference",
+            ["Model", "GPU", "Qty", "ISL", "OSL", "conc", "spec tokens", "gpu mem util", "max num seqs"],
+            "model accelerator num_accelerators prompt_length output_length concurrency draft_tokens memory_fraction "
+            "max_running_batch",
         ),
     ],
 )
@@ -250,6 +241,7 @@ def test_headers_of_the_trade_are_columns(kind: str, header: list[str], columns:
     ("kind", "name", "hint"),
     [
         ("inference", "DP", "did you mean data parallel attention; replicas of the whole model follow"),
+        ("inference", "dp_size", "did you mean data parallel attention; replicas of the whole model follow"),
         ("inference", "seq len", "did you mean prompt length, output length?"),
         ("training", "batch size", "did you mean global batch size, micro batch size?"),
         ("training", "prompt length", "it is a column of inference plans, these are training plans"),

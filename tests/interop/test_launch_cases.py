@@ -392,3 +392,63 @@ def test_loads_of_servers_and_benchmarks(models: Table, line: str, load: str) ->
     for pair in load.split("; "):
         name, value = pair.split("=")
         assert said(result, name) == ([float(value)] if value != "None" else [None]), pair
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        # Ray Serve documentation, serve_qwq_32b.py: the source of the weights is the model
+        (
+            'llm_config = LLMConfig(\n  model_loading_config=dict(\n    model_id="my-qwq",\n'
+            '    model_source="Qwen/QwQ-32B",\n  ),\n  engine_kwargs=dict(\n    tensor_parallel_size=4, '
+            "max_num_seqs=32\n  ),\n)\n",
+            "Qwen2.5-32B 4.0 32.0 None",
+        ),
+        # vllm issue 6689: ModelScope's folders have ___ for a point
+        (
+            "vllm serve Meta-Llama-3___1-405B-Instruct-AWQ-INT4 -tp 8",
+            "Meta-Llama-3.1-405B-Instruct-AWQ-INT4 8.0 None auto",
+        ),
+        # QwenLM issue 1536: an abbreviated flag; a limit of requests counts beside the load that follows from it
+        ("vllm serve Qwen/Qwen3-14B-AWQ --max-num-seq 30", "Qwen3-14B-AWQ None 30.0 auto"),
+        # InferenceX speedbench scripts: as many prompts as there are
+        ("vllm serve Qwen/Qwen3-8B\nvllm bench serve --num-prompts -1", "Qwen3-8B None None None"),
+        # InferenceX minimax-m3 recipes
+        ("vllm serve MiniMaxAI/MiniMax-M3-MXFP8 -tp 4", "MiniMax-M3-MXFP8 4.0 None auto"),
+    ],
+)
+def test_what_servers_are_started_with(text: str, stated: str, models: Table) -> None:
+    result = read_launch(text, "file", given=SERVING, models=models)
+    names = ("model", "tensor_parallel", "max_running_batch", "precision")
+    assert " ".join(map(str, said(result, *names))) == stated
+
+
+def test_variables_of_a_benchmark_that_are_off_state_nothing(models: Table) -> None:
+    """InferenceX gives DP_ATTENTION=false to every script; gptoss_fp4_b200_trt.sh writes its options by a variable."""
+    text = (
+        'CONFIG="gptoss.yml"\ncat > $CONFIG << EOF\nenable_attention_dp: false\nkv_cache_config:\n    dtype: fp8\nEOF\n'
+    )
+    text += "trtllm-serve openai/gpt-oss-120b --tp_size 4 --extra_llm_api_options=$CONFIG"
+    result = read_launch(text, "file", given={**SERVING, "DP_ATTENTION": "false"}, models=models)
+    assert said(result, "tensor_parallel", "kv_precision", "data_parallel_attention") == [4.0, "fp8", None]
+
+
+def test_a_variable_named_as_a_column_is_a_variable(models: Table) -> None:
+    """InferenceX dsv4_fp4_b300_vllm_mtp.sh: its checkpoint is in MXFP4, by whatever way its name comes."""
+    text = 'export MODEL_PATH="$MODEL"\nvllm serve "$MODEL_PATH" --tensor-parallel-size 8'
+    for given in ({"MODEL": "deepseek-ai/DeepSeek-V4-Pro"}, {"model": "deepseek-ai/DeepSeek-V4-Pro", "MODEL": "x"}):
+        result = read_launch(text, "file", given={**SERVING, **given}, models=models)
+        assert said(result, "precision") == ["auto"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python3 -m atom.entrypoints.openai_server --model amd/GLM-5.1-MXFP4 -tp 8", "looks like ATOM"),
+        ("llama_model_loader: loaded meta data\nllm_load_print_meta: model type = 70B", r"looks like llama\.cpp"),
+        ("export VLLM_PP_LAYER_PARTITION=15,15,15,19\nvllm serve Qwen/Qwen3-8B -pp 4", "VLLM_PP_LAYER_PARTITION=15"),
+    ],
+)
+def test_servers_that_are_not_read_are_named(text: str, words: str, models: Table) -> None:
+    with pytest.raises(InputError, match=words):
+        read_launch(text, "file", given=SERVING, models=models)

@@ -10,7 +10,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.interop.launch import Launch, read_launch
-from xlperf.interop.launch_text import containers_of
+from xlperf.interop.launch_containers import containers_of
 
 GIVEN = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
 
@@ -81,6 +81,118 @@ def test_containers_are_read(text: str, software: str, release: str, model: str,
     stated = [str(plan[name][0]) if name in plan else "" for name in ("software", "software_release", "model")]
     assert stated == [software, release, model]
     assert plan["tensor_parallel"][0] == tensor
+
+
+DYNAMO = """kind: ConfigMap
+data:
+  decode.yaml: |
+    tensor_parallel_size: 32
+    moe_expert_parallel_size: 32
+    enable_attention_dp: true
+    kv_cache_config:
+      dtype: fp8
+---
+kind: DynamoGraphDeployment
+spec:
+  services:
+    prefill:
+      replicas: 2
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1
+          command: [/bin/sh, -c]
+          args: ["python3 -m dynamo.trtllm --model-path /models/deepseek-r1-fp4 --tensor-parallel-size 4"]
+    decode:
+      multinode: {nodeCount: 8}
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1
+          command: [/bin/sh, -c]
+          args: ["python3 -m dynamo.trtllm --model-path /models/deepseek-r1-fp4 --extra-engine-args /c/decode.yaml"]
+"""
+WORKERS = """services:
+  decode:
+    image: x/ai-dynamo/vllm-runtime:1.0.0
+    command: python3 -m dynamo.vllm --model deepseek-ai/DeepSeek-R1 --data-parallel-size 16 --enable-expert-parallel
+  prefill:
+    image: x/ai-dynamo/vllm-runtime:1.0.0
+    command: python3 -m dynamo.vllm --model deepseek-ai/DeepSeek-R1 --is-prefill-worker --tensor-parallel-size 8
+"""
+CHART = """modelArtifacts:
+  uri: "hf://openai/gpt-oss-120b"
+decode:
+  parallelism: {tensor: 4}
+  nodeSelector: {gpu.nvidia.com/model: H200}
+  containers:
+    - image: ghcr.io/llm-d/llm-d-cuda-dev:v0.3.0
+      modelCommand: vllmServe
+      args: ["--max-model-len", "4096"]
+prefill:
+  replicas: 2
+  containers:
+    - args: ["--max-num-batched-tokens", "4096"]
+"""
+RECIPE = """model: {path: deepseek-v4-pro, precision: fp4}
+resources: {gpu_type: b300, prefill_workers: 1, gpus_per_prefill: 4, decode_workers: 2, gpus_per_decode: 8}
+backend:
+  type: sglang
+  sglang_config:
+    prefill:
+      model-path: /model/
+      served-model-name: deepseek-ai/DeepSeek-V4-Pro
+      tensor-parallel-size: 4
+      data-parallel-size: 4
+      expert-parallel-size: 4
+      enable-dp-attention: true
+      disaggregation-mode: prefill
+      chunked-prefill-size: 32768
+    decode:
+      served-model-name: deepseek-ai/DeepSeek-V4-Pro
+      tensor-parallel-size: 8
+      disaggregation-mode: decode
+benchmark: {isl: 8192, osl: 1024, concurrencies: "256"}
+"""
+SERVERS = """model: deepseek-ai/DeepSeek-R1
+port: 8000
+context_servers: {num_instances: 2, tensor_parallel_size: 8, max_num_tokens: 8192, urls: [localhost:8001]}
+generation_servers: {num_instances: 1, tensor_parallel_size: 16, max_num_tokens: 128, urls: [localhost:8002]}
+"""
+COPIES = LEADER.replace("spec:\n", "spec:\n  replicas: 3\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        # ai-dynamo/dynamo recipes/deepseek-r1: trtllm/disagg/wide_ep/gb200 and vllm/disagg/deploy_hopper_16gpu.yaml
+        (DYNAMO, "40 8 disaggregated 32 4 None"),
+        (WORKERS, "24 8 disaggregated 16 8 None"),
+        # llm-d guides/pd-disaggregation/ms-pd/values.yaml: four H200 decode, two of one prefill
+        (CHART, "6 2 disaggregated 4 1 4096.0"),
+        # InferenceX multi_node/srt-slurm-recipes/sglang/deepseek-v4/8k1k/disagg-b300-1p1d-dep4-dep8.yaml
+        (RECIPE, "20 4 disaggregated 8 4 8192.0"),
+        # TensorRT-LLM docs, trtllm-serve disaggregated -c disagg_config.yaml
+        (SERVERS, "32 16 disaggregated 16 8 8192.0"),
+        # kubernetes-sigs/lws docs/examples/vllm/GPU/lws.yaml: copies of a group of pods
+        (COPIES, "48 None continuous 16 None None"),
+    ],
+)
+def test_pools_and_copies_of_a_manifest_are_counted(text: str, stated: str, models: Table) -> None:
+    plan = read(text, models, concurrency="64").plan
+    names = ("num_accelerators", "prefill_accelerators", "mode", "tensor_parallel", "prefill_tensor_parallel",
+             "prefill_tokens")  # fmt: skip
+    said = [plan[name][0] if name in plan else None for name in names]
+    assert " ".join(f"{one:g}" if isinstance(one, float) and one < 100 else str(one) for one in said) == stated
+    assert "software_release" not in plan or text is COPIES  # the tag of Dynamo's image is Dynamo's
+
+
+def test_pools_of_a_script_are_told_apart_and_one_alone_is_refused(models: Table) -> None:
+    line = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp {} --disaggregation-mode {}\n"
+    plan = read(line.format(4, "prefill") + line.format(8, "decode"), models, concurrency="64").plan
+    assert [plan[name][0] for name in ("num_accelerators", "prefill_accelerators")] == [12.0, 4.0]
+    with pytest.raises(InputError, match="--disaggregation-mode decode"):
+        read(line.format(8, "decode"), models)
+    with pytest.raises(InputError, match="--is-prefill-worker"):
+        read("python3 -m dynamo.vllm --model Qwen/Qwen3-8B --is-prefill-worker", models)
 
 
 def test_the_label_of_a_node_names_the_accelerator(models: Table) -> None:
@@ -179,6 +291,16 @@ def test_directives_of_slurm_are_its_variables(line: str, models: Table) -> None
     text = f"#!/bin/bash\n{line}\n#SBATCH --gres=gpu:8\n{TITAN.format('$SLURM_NNODES')}"
     plan = read(text.replace("_node 8", "_node $SLURM_GPUS_ON_NODE"), models).plan
     assert plan["num_accelerators"][0] == 32.0
+
+
+def test_a_cluster_of_ray_is_no_server(models: Table) -> None:
+    lines = [
+        "#SBATCH --nodes=4",
+        "#SBATCH --gpus-per-node=4",
+        'srun -w "$head" ray start --head --num-gpus 4 --block &',
+    ]
+    lines.append("vllm serve Qwen/Qwen3-8B -tp $SLURM_GPUS_PER_NODE -pp $SLURM_JOB_NUM_NODES")
+    assert read("\n".join(lines), models).plan["num_accelerators"][0] == 16.0
 
 
 def test_an_unknown_number_of_nodes_is_asked_for(models: Table) -> None:

@@ -349,8 +349,10 @@ def own_column(header: str, is_text: bool) -> Column:
 AMBIGUOUS = {
     "training": {"batch": "global batch size, micro batch size", "batchsize": "global batch size, micro batch size"},
     "inference": {
-        "dp": "data parallel attention; replicas of the whole model follow from num accelerators",
-        "dataparallel": "data parallel attention; replicas of the whole model follow from num accelerators",
+        **dict.fromkeys(
+            ("dp", "dpsize", "dpdegree", "dataparallel", "dataparallelsize", "dataparallelism"),
+            "data parallel attention; replicas of the whole model follow from num accelerators",
+        ),
         "seqlen": "prompt length, output length",
         "sequencelength": "prompt length, output length",
         "contextlength": "prompt length, output length",

@@ -23,7 +23,8 @@ _RESULTS = (".log", ".out", ".txt", ".json")
 
 def launched_plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, catalog: str | None) -> Table:
     """The plan of a launch file or a log with the entries of ``--set``; remarks go to standard error."""
-    from xlperf.interop.launch import MOST_TEXT, read_launch
+    from xlperf.interop.launch import read_launch
+    from xlperf.interop.launch_stacks import MOST_TEXT
 
     wrong = [text for text in given if not text.partition("=")[2]]
     if wrong:

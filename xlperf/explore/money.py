@@ -139,9 +139,11 @@ MANY_USERS = 100_000.0
 """Requests in flight of a fleet so large that fractions of servers do not affect the choice of its copy. [-]"""
 _FIRST_FED = 256.0  # accelerators of the first mapping, which gives the power of one [-]
 NEARLY_FULL = 0.98  # share of the users of a divisible fleet from which on whole copies leave no power to search [-]
-SHARES_OF_POWER = (1.0, 0.5), (0.5, 0.125)
+WELL_FILLED = 0.9  # likewise after a search for the size that fits [-]
+SHARES_OF_POWER = (1.0, 0.5, 0.25), (0.5, 0.125)
 """Sizes of fleets that are searched for copies which fit into a power limit, over the whole limit: below and above
-:data:`MANY_USERS`. [-]"""
+:data:`MANY_USERS`. After one that draws more than the limit comes the size that its power points to. [-]
+"""
 
 
 class FleetSize(NamedTuple):

@@ -42,6 +42,7 @@ from xlperf.explore.money import (
     MANY_USERS,
     NEARLY_FULL,
     SHARES_OF_POWER,
+    WELL_FILLED,
     Hours,
     against_api,
     beyond_power,
@@ -140,10 +141,15 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
         result = filling(many, limit, catalog)
         # Whole copies of a large fleet may leave much of the power idle: smaller fleets have smaller copies.
         rough = max((fleet.users * limit / sized(fleet, catalog).power for fleet in many), default=0.0)
-        shares = SHARES_OF_POWER[rough > MANY_USERS]
-        for share in shares if sum(fleet.users for fleet in result[:1]) < NEARLY_FULL * rough else ():
+        shares, enough = [*SHARES_OF_POWER[rough > MANY_USERS]], NEARLY_FULL
+        while shares and max((fleet.users for fleet in result), default=0.0) < enough * rough:
+            share = shares.pop(0)
             users = max(share * rough, 1.0) / form.filled("active_share")[0]
-            result += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
+            tried = _every_way(with_columns(form, users=users), catalog)
+            result += filling(tried, limit, catalog)
+            beyond = max((sized(fleet, catalog).power / limit for fleet in tried[:1]), default=1.0)
+            if beyond > 1.0:  # next the size that the power of this one points to
+                shares[:1], enough = [NEARLY_FULL * share / beyond][: len(shares)], WELL_FILLED
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
     fleets = _smallest_fleets(form, catalog)
     if not fleets:

@@ -160,6 +160,7 @@ def _of_variant(variant: Variant, models: Table, row: int, flag: Mapping[str, bo
     return CheckpointFormats(stored, parts, variant.activations, cache, wide, leaves, variant.source)
 
 
+MODELSCOPE = ("___", ".")  # points in the names of its folders, and what they stand for
 LONGEST_MODEL = 200  # characters of a name of a model that are looked at
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
           "moe_ffn_hidden_size", "num_experts", "top_k", "q_lora_rank", "kv_lora_rank", "vocab_size")  # fmt: skip
@@ -172,7 +173,8 @@ def named_model(names: list[str], models: Table) -> str:
     """The model with one of some names or aliases, but for words that leave the shape as it is; "" if none."""
     spelled = Spellings(models)
     for text in names:
-        text = text[:LONGEST_MODEL].rstrip("/").removesuffix(".yaml").removesuffix(".toml").removesuffix(".json")
+        text = text[:LONGEST_MODEL].replace(*MODELSCOPE)
+        text = text.rstrip("/").removesuffix(".yaml").removesuffix(".toml").removesuffix(".json")
         meant = spelled.names(text)
         if len(meant) == 1:
             return meant[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -25,16 +24,23 @@ from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
+from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
 from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
+    MOST_SHOWN,
+    MOST_TEXT,
     Config,
     Flag,
     claimed,
+    config_in,
     config_of,
+    file_beside,
     flags,
     given_instead,
     kind_of,
+    last,
+    listed,
     moves,
     own_model,
     placed,
@@ -44,23 +50,14 @@ from xlperf.interop.launch_stacks import (
     stacks,
     started_server,
     switched_off,
+    writes,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
-from xlperf.interop.launch_text import (
-    Setting,
-    containers_of,
-    engine_of_image,
-    lined_settings,
-    log_lines,
-    logged_settings,
-    settings_of,
-)
-from xlperf.interop.launch_told import fit, last_part, told_by
+from xlperf.interop.launch_text import Setting, lined_settings, log_lines, logged_settings, settings_of
+from xlperf.interop.launch_told import fit, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
-MOST_TEXT = 1_000_000  # characters of a launch file at the most
-MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
 MOST_OTHERS = 3  # files of a message that a script names
@@ -207,7 +204,10 @@ def read_launch(
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or lines.stack or max(stacks(), key=lambda own: fit(groups, own))
-    told = told_by(groups, stack)
+    parts = parts_of(groups[0])
+    told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
+    told.unknown.extend(first.unknown)
+    told.open.extend(first.open)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
     if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
@@ -218,11 +218,16 @@ def read_launch(
     columns = {}
     for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
         column = split_header(key)[0]
-        columns[column if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, column)] = value
+        is_off = key.isupper() and value.casefold() in ("false", "no", "off")  # a variable of a benchmark
+        if (key == column or not re.search(rf"\$\{{?{re.escape(key)}\b", text)) and not is_off:
+            columns[canonical(kind, column)] = value
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"model": model} if model else {}
-    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes) | columns
+    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes)
+    alike = {"model": plan["model"]} if "model" in plan else {}
+    pools = plan_of(stack, {**first.values, **alike}) if parts.prefill else {}
+    plan = with_pools(plan, parts.copies, pools, parts.prefill_copies) | columns
     rules = [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD and key != LACKS]
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
@@ -235,6 +240,7 @@ def read_launch(
     if "software_release" in lines.facts:
         plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
+    rules += [f"{name}={value}" for name, value in uneven_stages(text)]
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
         problem = f"has no flag of {', '.join(read_stacks())}"
@@ -262,7 +268,7 @@ def read_launch(
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
     if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
         notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
-    notes += [f"what {last_part(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
@@ -286,13 +292,6 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
         raise InputError(faults)
 
 
-def listed(words: Sequence[str]) -> str:
-    """Settings in a message: the first ones, cut."""
-    shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
-    rest = len(words) - len(shown)
-    return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
-
-
 def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
     """The stack that recognises a file, "" if flags have to decide, and the settings to read it by."""
     config = config_of(text, given)
@@ -303,6 +302,7 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
         remedy = f"--for names one; read are {readable()}"
         raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
     if result == "serving":
+        groups = [[config.settings]] if config.kind == "python" else groups
         serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
         return started_server(text) or max(serving, key=lambda own: fit(groups, own)), groups
     if config.kind and (result not in stacks() or config.kind in ("python", "Primus")):
@@ -312,8 +312,8 @@ def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str],
 
 def _referenced(values: Stated, beside: Path | None) -> list[str]:
     """Put the settings of a DeepSpeed configuration in place of its name; returns those that move a result unread."""
-    inside = _beside(values["@deepspeed"], beside)
-    config = _config_in(inside) if inside is not None else None
+    inside = file_beside(values["@deepspeed"], beside)
+    config = config_in(inside) if inside is not None else None
     if inside is None or config is None or config.kind != "json":
         return []
     result = told_by([[config.settings]], "deepspeed")
@@ -327,46 +327,30 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
 def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: list[str]) -> list[str]:
     """Add the settings of the configuration that a start names; settings that move a result and are not read."""
     path = values.pop("@options", "") or values.get("@config", "")
-    shipped = last_part(path).removesuffix(".toml")
+    shipped = last(path).removesuffix(".toml")
     stock = next((row for row in stack_rows("stock") if (row["stack"], row["name"]) == (stack, shipped)), None)
-    if stock is not None and _beside(path, beside) is None:
+    if stock is not None and file_beside(path, beside) is None:
         values.pop("@config", "")
         values |= {**told_by([settings_of(stock["settings"])], stack).values, **values}
         notes.append(f"{shipped} is taken as {stock['source']} has it: {stock['settings']}")
         return []
     if not path.endswith((".yaml", ".yml", ".json", ".toml")):
         return []
-    inside = _beside(path, beside)
+    inside = file_beside(path, beside)
     if inside is None:
-        if re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(last_part(path))}", text):
+        if writes(text, last(path)):
             return []
         if "@config" in values:
-            notes.append(f"what {last_part(path)} sets is not read: it is not beside the file")
+            notes.append(f"what {last(path)} sets is not read: it is not beside the file")
             return []
         return [f"{path}, which is not beside it"]
-    config = _config_in(inside)
+    config = config_in(inside)
     if config is None:
         return [f"{path}, which is no text that can be read"]
     values.pop("@config", "")
     result = told_by([[config.settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
-
-
-def _config_in(file: Path) -> Config | None:
-    """Settings of a configuration file; None if it is no text."""
-    with suppress(OSError, UnicodeDecodeError):
-        return config_of(file.read_text(encoding="utf-8"))
-    return None
-
-
-def _beside(path: str, folder: Path | None) -> Path | None:
-    """A file that a launch file refers to, if it lies in the folder or where the path leads from there."""
-    reference = Path(path)
-    if folder is None or ".." in reference.parts:
-        return None
-    places = [folder / reference.name, *([] if reference.is_absolute() else [folder / reference])]
-    return next((one for one in places if one.is_file() and one.stat().st_size <= MOST_TEXT), None)
 
 
 def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:

@@ -17,6 +17,7 @@ from xlperf.catalog.table import Spellings, Table
 from xlperf.interop.checkpoints import (
     AUTO,
     LONGEST_MODEL,
+    MODELSCOPE,
     SIXTEEN_BITS,
     bits_of,
     contradicted,
@@ -221,9 +222,8 @@ def _running(plan: Stated, settings: Mapping[str, str], stack: str, notes: list[
     most = _number(settings, "@running")
     if most >= 1.0:
         limit = _text(most * _limited_alone(stack, _number(plan, "data_parallel_attention", 1.0)))
-        if loads & plan.keys():
-            plan["max_running_batch"] = limit
-        else:
+        plan["max_running_batch"] = limit
+        if not loads & plan.keys():
             plan["concurrency"] = limit
             notes.append(f"no load is stated: {limit} requests at once, as many as the engine runs")
     if "concurrency" in plan:
@@ -380,7 +380,7 @@ def _largest(settings: Mapping[str, str], default: float) -> float:
 def _engine(plan: Stated, ranks: float) -> None:
     whole = ranks * _number(plan, "pipeline_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
     plan.setdefault("num_accelerators", _text(whole))
-    for name in ("prefill_tokens", "polling_steps"):
+    for name in ("prefill_tokens", "polling_steps", "run_requests", "concurrency"):  # -1: as many as there are
         if name in plan and _number(plan, name) < 1.0:
             plan.pop(name)
     if plan.get("request_rate", "").casefold() == "inf":
@@ -480,15 +480,21 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
     variant, model = variant_of_name(name), plan.get("model", "")
     if variant is None or models is None or variant == variant_of_name(model):
         row = _row_of(models, model)
-        return str(models.text("checkpoint_source")[row]) if models is not None and row >= 0 else ""
-    checkpoint = name if "/" in variant.words else name.rpartition("/")[2]
+        source = str(models.text("checkpoint_source")[row]) if models is not None and row >= 0 else ""
+        return source or (variant.source if variant is not None else "its row of models")
+    checkpoint = (name if "/" in variant.words else name.rpartition("/")[2]).replace(*MODELSCOPE)
     if Spellings(models).names(checkpoint) == [model]:
         plan["model"] = checkpoint
+    else:  # a name that is no spelling of the model says its format nowhere else
+        plan["precision"] = variant.layers
     return variant.source
 
 
 def _row_of(models: Table | None, model: str) -> int:
-    rows = [] if models is None else np.flatnonzero(models.text("model") == model).tolist()
+    if models is None:
+        return -1
+    rows = np.flatnonzero(models.text("model") == model).tolist()
+    rows = rows or np.flatnonzero(models.text("model") == named_model([model], models)).tolist()
     return int(rows[0]) if rows else -1
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
@@ -118,11 +120,12 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
 
 LONGEST_LINE = 1_000  # characters of a line in which the place of a setting is looked up
 MOST_LINES = 5_000  # lines in which the place of a setting is looked up
+MOST_TEXT = 1_000_000  # characters of a launch file at the most
 MOST_SEARCHED = 200_000  # characters that are searched for the words of a stack
 _SERVERS = {
-    "vllm": ("vllm serve", "vllm.entrypoints"),
-    "sglang": ("sglang.launch_server", "sglang serve"),
-    "trtllm": ("trtllm-serve", "trtllm-bench"),
+    "vllm": ("vllm serve", "vllm.entrypoints", "dynamo.vllm"),
+    "sglang": ("sglang.launch_server", "sglang serve", "dynamo.sglang"),
+    "trtllm": ("trtllm-serve", "trtllm-bench", "dynamo.trtllm"),
 }
 """Commands that start the server of an engine."""
 _NOTHING = ("false", "none", "null", "no", "off")
@@ -379,7 +382,19 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
         result = known.get(".".join([*parts[:end_], "*"]))
         if result is not None:
             return result
-    return ()
+    return _abbreviated(known, whole) if name.startswith("--") else ()
+
+
+_SHORTEST = 8  # letters of an abbreviated flag at the least: shorter ones may be of other programs of the line
+
+
+def _abbreviated(known: Mapping[str, tuple[Flag, ...]], name: str) -> tuple[Flag, ...]:
+    """Flags that begin with a name, as parsers of Python take it, if all of them set one column."""
+    if len(name) < _SHORTEST or "." in name:
+        return ()
+    own = [flags for whole, flags in known.items() if whole.startswith(name)]
+    columns = {flag.column for flags in own for flag in flags}
+    return own[0] if len(columns) == 1 and "" not in columns else ()
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
@@ -424,3 +439,45 @@ def still_variables() -> tuple[str, ...]:
     """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
     result = rows("interop/launch_variables.csv")
     return tuple(name for row in result if not row["column"] for name in row["variable"].split())
+
+
+MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
+
+
+def listed(words: Sequence[str]) -> str:
+    """Settings in a message: the first ones, cut."""
+    shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
+    rest = len(words) - len(shown)
+    return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
+
+
+def last(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def config_in(file: Path) -> Config | None:
+    """Settings of a configuration file; None if it is no text."""
+    with suppress(OSError, UnicodeDecodeError):
+        return config_of(file.read_text(encoding="utf-8"))
+    return None
+
+
+def file_beside(path: str, folder: Path | None) -> Path | None:
+    """A file that a launch file refers to, if it lies in the folder or where the path leads from there."""
+    reference = Path(path)
+    if folder is None or ".." in reference.parts:
+        return None
+    places = [folder / reference.name, *([] if reference.is_absolute() else [folder / reference])]
+    return next((one for one in places if one.is_file() and one.stat().st_size <= MOST_TEXT), None)
+
+
+def writes(script: str, file: str) -> bool:
+    """Whether a script writes a file, by its name or by a variable that holds it.
+
+    >>> writes('CONFIG="a.yml"; cat > $CONFIG << EOF', "a.yml"), writes("cat a.yml", "a.yml")
+    (True, False)
+    """
+    held = re.findall(rf"\b([A-Za-z_]\w*)=[\"']?[^\s\"']*{re.escape(file)}", script)
+    names = [re.escape(file), *(rf"\$\{{?{name}\b" for name in held[:MOST_SHOWN])]
+    return re.search(rf"(?:>|\btee\b)[^\n;&|]*(?:{'|'.join(names)})", script) is not None

@@ -1,7 +1,6 @@
 """Launch scripts, arguments, YAML, TOML and logs as text, read without running anything.
 
-PyYAML reads YAML: every scalar is the word that is written, ``no`` and ``1e-4`` too. Manifests of Kubernetes and files
-of Docker Compose run commands in containers; the tag of an image states a release. ``log_settings.csv`` has a pattern
+PyYAML reads YAML: every scalar is the word that is written, ``no`` and ``1e-4`` too. ``log_settings.csv`` has a pattern
 for each line of a stack's start or of a benchmark's report. A setting becomes a column of the plan. A fact, whose name
 starts with ``=``, holds for the logged run alone: it rules causes out and contradicts plans.
 """
@@ -10,18 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import tomllib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import islice, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import yaml
 
-from xlperf.base.resources import rows, stack_rows
+from xlperf.base.resources import stack_rows
 from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell
 
 try:
@@ -100,118 +96,6 @@ def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
         inner = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
         sizes[id(node)] = 1.0 + sum(_size(one, sizes) for one in inner if isinstance(one, yaml.Node))
     return sizes[id(node)]
-
-
-MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
-_HINT = re.compile(r"(?:^|[\s{,-])image\s*:")
-_GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name")
-"""Ends of the labels of a node that name its accelerator."""
-_TPU_KEYS = (("gke-tpu-accelerator",), ("gke-tpu-topology", "gke-tpu-slice-topology"))
-_IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
-_IMAGE_RELEASE = re.compile(r"v?\d+(?:\.\d+)+(?:[-.]?(?:post|rc)\d*)?")
-
-
-def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
-    """Script that the containers of a YAML text run, and columns that the manifest states; None without containers.
-
-    >>> containers_of('{image: vllm/vllm-openai, args: [--model, a/b, "--tensor-parallel-size=8"]}')[0]
-    'vllm serve --model a/b --tensor-parallel-size=8'
-    """
-    if not _HINT.search(text):
-        return None
-    nodes = list(_mappings(documents(text)))
-    commands = [lines for node in nodes if (lines := _command_of(node))]
-    if not commands:
-        return None
-    labels = [(str(key), value) for node in nodes for key, value in node.items() if isinstance(value, str)]
-    named = next((value for key, value in labels if key.endswith(_GPU_KEYS)), "")
-    tpu, shape = (next((value for key, value in labels if key.endswith(ends)), "") for ends in _TPU_KEYS)
-    if tpu and shape:  # as xpk names a slice
-        kind = tpu.replace("-lite-podslice", "litepod").removesuffix("-slice")
-        commands.insert(0, f"xpk --device-type={shlex.quote(f'{kind}-{shape}')}")
-    return "\n".join(commands), {"accelerator": named} if named else {}
-
-
-def _mappings(value: Any) -> Iterator[Mapping[Any, Any]]:
-    """All mappings inside a value, outer ones first; one that aliases repeat comes once."""
-    waiting, seen = deque([value]), set[int]()
-    while waiting:
-        one = waiting.popleft()
-        if not isinstance(one, dict | list) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, dict):
-            yield one
-        waiting.extend(one.values() if isinstance(one, dict) else one)
-
-
-def _command_of(node: Mapping[Any, Any]) -> str:
-    """Lines of a shell for one container: its variables, then its command; "" for another mapping."""
-    image = node.get("image")
-    words = [
-        *_container_words(node.get("entrypoint")),
-        *_container_words(node.get("command")),
-        *_container_words(node.get("args")),
-    ]
-    if not isinstance(image, str) or not words:
-        return ""
-    script = next((word for word in words if "\n" in word.strip() or len(shlex_words(word)) > 1), "")
-    if words[0].rpartition("/")[2] in ("sh", "bash") and script:
-        line = script
-    else:
-        started = next((row["command"] for row in _images() if fnmatchcase(image, row["pattern"])), "")
-        entry = [] if not words[0].startswith("-") and "/" not in words[0] else shlex_words(started)
-        line = shlex.join([*entry, *words])
-    return "\n".join([*_environment(node.get("env", node.get("environment"))), line])
-
-
-def _container_words(value: Any) -> list[str]:
-    """Words of a command that is a list or a line."""
-    if isinstance(value, str):
-        return shlex_words(value) if "\n" not in value.strip() else [value]
-    return [str(one) for one in value if not isinstance(one, dict | list)] if isinstance(value, list) else []
-
-
-def shlex_words(text: str) -> list[str]:
-    """Words of a line of a shell; parted at blanks where a quote is not closed."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _environment(stated: Any) -> Iterator[str]:
-    """Assignments of a container's environment: a mapping, a list of NAME=value, or of name and value."""
-    pairs: Sequence[tuple[Any, Any]] = ()
-    if isinstance(stated, dict):
-        pairs = list(stated.items())
-    elif isinstance(stated, list):
-        listed = [one.get("name") if isinstance(one, dict) else str(one).partition("=")[0] for one in stated]
-        values = [one.get("value") if isinstance(one, dict) else str(one).partition("=")[2] for one in stated]
-        pairs = list(zip(listed, values, strict=True))
-    for name, value in pairs:
-        if isinstance(name, str) and name.isidentifier() and isinstance(value, str):
-            yield f"export {name}={shlex.quote(str(value))}"
-
-
-def engine_of_image(text: str) -> tuple[str, str]:
-    """Software and release of the first image of a serving engine in a text, "" if none is named.
-
-    >>> engine_of_image("docker run --gpus all vllm/vllm-openai:v0.10.2 --model a/b")
-    ('vllm', '0.10.2')
-    >>> engine_of_image("image: lmsysorg/sglang:latest"), engine_of_image("redis/redis:v7.2.1")
-    (('sglang', ''), ('', ''))
-    """
-    for image, tag in islice(_IMAGE.findall(text), MOST_IMAGES):
-        own = next((row["software"] for row in _images() if fnmatchcase(image, row["pattern"])), "")
-        if own:
-            release = _IMAGE_RELEASE.match(tag)
-            return own, release.group().removeprefix("v") if release else ""
-    return "", ""
-
-
-def _images() -> list[dict[str, str]]:
-    return rows("interop/launch_images.csv")
 
 
 _CLIENT_ONLY = "serving"  # stack of the report of a benchmark that does not name its engine
@@ -378,6 +262,8 @@ def handed_to(words: Sequence[str]) -> str:
 
 def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
     """Settings of a command: its first words, its arguments, and variables that it hands over."""
+    if ("ray", "start") in pairwise(call.words):  # joins a cluster
+        return
     script = handed_to(call.words)
     first = [word[:LONGEST_NAME] for word in call.words[:6] if not word.startswith("-")]
     first += [word for word in (script, next((one for one in call.words if one.endswith(".py")), "")) if word]
@@ -463,7 +349,7 @@ def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> 
                 after_ += 1
             yield from _with_json(head, tuple(rest))
         elif equals and _DOTTED.fullmatch(head):
-            yield Setting(f"{head.lstrip('+~')}=", (after,))
+            yield Setting(f"{head.lstrip('+~')}=", (after.rstrip(",").strip("\"'"),))  # a comma of Python
 
 
 def _ends(word: str) -> bool:

@@ -14,6 +14,7 @@ from xlperf.interop.launch_stacks import (
     by_name,
     candidates_of,
     flags,
+    last,
     moves,
     stacks,
     still_variables,
@@ -25,11 +26,6 @@ from xlperf.interop.launch_text import COMMAND, Setting, handed_to
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
-
-
-def last_part(path: str) -> str:
-    """The last part of a path."""
-    return path.rpartition("/")[2]
 
 
 def fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
@@ -123,7 +119,7 @@ def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], scr
     if " " in setting.argument and own[0].column == "precision":  # -c of bash
         told.unknown.append(setting.words)
         return
-    if "$" in setting.argument and not (own[0].column in _PATHS and "$" not in last_part(setting.argument.rstrip("/"))):
+    if "$" in setting.argument and not (own[0].column in _PATHS and "$" not in last(setting.argument.rstrip("/"))):
         column = next((flag.column for flag in own if flag.column), "")
         told.open.extend([(setting.words, column)] if column else [])
         return

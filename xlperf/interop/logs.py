@@ -26,9 +26,8 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.config_rules import Stated
-from xlperf.interop.launch import MOST_TEXT
 from xlperf.interop.launch_rules import plan_of, stack_defaults
-from xlperf.interop.launch_stacks import by_name, candidates_of, flags
+from xlperf.interop.launch_stacks import MOST_TEXT, by_name, candidates_of, flags
 from xlperf.interop.launch_text import loaded, log_lines, logged_settings
 from xlperf.interop.launch_told import told_by
 from xlperf.interop.software import stack_named

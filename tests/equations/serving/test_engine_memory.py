@@ -96,6 +96,53 @@ def test_asynchronous_scheduling_counts_two_passes_in_flight(catalog: Catalog) -
     assert plain.number("memory_kv_cache")[0] == pytest.approx(5.5 * GIB, rel=0.05)
 
 
+STARTS = [
+    # source; model, accelerator, ranks, other columns; tokens of the cache, weights and a request's cache [GiB]
+    "vllm 13061;Qwen2.5-14B;RTX 4090;2;memory_fraction=0.98 software_release=0.7.2 prefill_tokens=2048 "
+    "prompt_length=131071;81536;13.9476;",
+    "vllm 2031;Llama2-7B;A100-SXM4-80GB;1;software_release=0.2.5 prefill_tokens=4096 prompt_length=4095;117616;;",
+    "vllm 10511;Llama3-8B;H100-SXM-80GB;1;software_release=0.6.4 prefill_tokens=8192 prompt_length=8191;436552;14.96;",
+    "vllm 25350;Qwen3-30B-A3B;RTX-PRO-6000-BSE;1;precision=fp8 kv_precision=fp8 software_release=0.10.2 "
+    "prompt_length=220999;;29.09;10.12",
+    "sglang 18263;Qwen3-30B-A3B;MI355X;1;software=sglang memory_fraction=0.911 prompt_length=4095;2235119;56.98;",
+    "club-3090 612;Qwen3.6-35B-A3B-NVFP4;RTX 5090;1;precision=fp4 kv_precision=fp8 software_release=0.24.0 "
+    "prefill_tokens=8192 max_running_batch=1 prompt_length=131071;567978;;",
+    "vllm 34076;Qwen3-30B-A3B;RTX 5090;2;precision=fp8 tensor_parallel=1 pipeline_parallel=2 "
+    "software_release=0.15.1 prompt_length=262143;;;12.0",
+    "tpu-inference 223;Meta-Llama-3.1-8B;TPUv5e;1;prompt_length=131071;;;16.0",
+    # 48.66 GiB are left for a request of 205,728 tokens on each of eight ranks with replicas of attention
+    "vllm recipes 12;Qwen3-Coder-480B-A35B-Instruct;H200-SXM-141GB;8;precision=fp8 expert_parallel=8 "
+    "data_parallel_attention=8 software_release=0.10.1 prompt_length=205727;1645824;;48.66",
+    "vllm 14447;DeepSeek-R1-AWQ;RTX 3090;16;precision=auto software_release=0.8.3 prompt_length=4095;;21.21;",
+    "ollama 16480, its layers with windows;gpt-oss-120b;MI300X;1;software=sglang precision=auto "
+    "prompt_length=131071;;;4.54",
+]
+"""What engines printed when they started, by threads of their projects."""
+
+
+def test_what_engines_print_at_their_start(catalog: Catalog) -> None:
+    def read(text: str) -> str | float:
+        return float(text) if text.count(".") < 2 and text.replace(".", "").isdigit() else text
+
+    lines = [line.split(";") for line in STARTS]
+    rows = [
+        {**STARTED, "model": model, "accelerator": accelerator, "precision": "bf16"}
+        | dict.fromkeys(("num_accelerators", "tensor_parallel"), int(ranks))
+        | {name: read(text) for name, text in (pair.split("=") for pair in more.split())}
+        for _, model, accelerator, ranks, more, *_ in lines
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    result = evaluate(
+        table_from_rows("inference", names, [[row.get(name, "") for name in names] for row in rows]), catalog
+    )
+    for name, unit, tolerance, place in (
+        ("kv_cache_tokens", 1.0, 0.05, 5), ("memory_weights", GIB, 0.015, 6), ("memory_kv_cache", GIB, 0.015, 7),
+    ):  # fmt: skip
+        for line, value in zip(lines, result.number(name), strict=True):
+            if line[place]:
+                assert value / unit == pytest.approx(float(line[place]), rel=tolerance), (line[0], name)
+
+
 def test_sglang_shares_what_the_groups_of_ranks_leave(catalog: Catalog) -> None:
     """Qwen3-235B-A22B in FP8 on four H100 at 0.93: 367,404 tokens [vllm issue 21348, with SGLang]. 137.3 GiB are left
     on each of eight H200 before weights are loaded [SGLang pull request 11716].
@@ -114,6 +161,17 @@ def test_latents_of_sparse_attention_in_fp8_have_scales(catalog: Catalog) -> Non
     plan = {"model": "DeepSeek-V3.2", "kv_precision": "fp8", "prompt_length": 4095, "precision": "fp8"}
     result = started(catalog, 8, **plan, accelerator="H200-SXM-141GB")
     assert result.number("memory_kv_cache")[0] == pytest.approx(4096 * 61 * (656 + 132), rel=1e-9)
+
+
+@pytest.mark.parametrize(("release", "tokens"), [("0.20.0", 55_000), ("0.21.0", 525_000)])
+def test_layers_with_windows_of_another_size_kept_all_tokens(catalog: Catalog, release: str, tokens: float) -> None:
+    """Gemma-4-31B in 4 bits on an A100, the same arguments with two releases of vLLM [vllm issue 43308]."""
+    result = started(
+        catalog, model="Gemma-4-31B-IT-NVFP4", accelerator="A100-SXM4-80GB", precision="int4-128",
+        activation_precision="bf16", prompt_length=131_071, software_release=release,
+    )  # fmt: skip
+    assert result.number("kv_cache_tokens")[0] == pytest.approx(tokens, rel=0.2)
+    assert ("keeps the whole history" in result.text("reason")[0]) == (release == "0.20.0")
 
 
 def test_a_plan_without_a_release_says_what_earlier_ones_have_room_for(catalog: Catalog) -> None:

@@ -148,4 +148,5 @@ def test_a_limit_by_itself_is_the_load() -> None:
     given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "prompt length": "100", "output length": "100"}
     read = read_launch("vllm serve m --max-num-seqs 16", "line", given=given).plan
     assert read["concurrency"][0] == 16.0 and "batch_size" not in read
-    assert "max_running_batch" not in read or np.isnan(read["max_running_batch"][0])
+    assert read["max_running_batch"][0] == 16.0, "the cache that the engine sizes follows its limit"
+    assert read_launch("\n".join(launch_lines(read, "vllm")), "lines").plan["max_running_batch"][0] == 16.0

@@ -103,11 +103,18 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
     return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
 
 
-def _local_in_flight(
-    model: Model, plan: InferencePlan, engine: Mapping[str, Array], token_size: Array, context: Array
-) -> Array:
+def kept_whole(model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array]) -> Array:
+    """Whether layers with a window keep all tokens, (rows,): an engine may give each token the same pages in all layers
+    where the keys and values of layers differ in size. [-]
+    """
+    if not architecture.shapes:
+        return engine["whole_history"]
+    far, near = (cache_elements(each, plan.attention_parallel, False) for each in (model, model.local))
+    return np.asarray(np.maximum(engine["whole_history"], np.where(near == far, 0.0, engine["whole_unlike"])))
+
+
+def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_size: Array, context: Array) -> Array:
     """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
-    batches = engine["in_flight_batches"] * (1.0 - engine["whole_history"])
     window = np.where(np.isfinite(model.window), model.window, 0.0)
     held = tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
     share = np.where(batches > 0.0, model.num_local_layers / model.num_layers, 0.0)
@@ -162,7 +169,7 @@ def cache_sizes(
     model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array], held: Array
 ) -> CacheSizes:
     """Cache of one sequence with a share ``held`` of its output, of the shared prefix, and of tokens in flight."""
-    whole = engine["whole_history"]
+    whole = kept_whole(model, plan, architecture, engine)
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     element = _element_size(model, plan, architecture, engine["scaled_latents"])
@@ -177,7 +184,8 @@ def cache_sizes(
         if core.index is not None:
             keys = layers * core.share(model) * core.index(model)
             cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
-    in_flight = _local_in_flight(model, plan, engine, token_size * element, own_context)
+    batches = engine["in_flight_batches"] * (1.0 - whole)
+    in_flight = _local_in_flight(model, plan, batches, token_size * element, own_context)
     if architecture.sparse_attention:
         stages = layers / model.num_layers
         paged, flying = _compressed_pages(
