@@ -166,9 +166,11 @@ def test_laws_of_the_process(quantity: str) -> None:
     one = effects_of(quantity)
     assert sum(one.shares) == pytest.approx(1.0, abs=0.01) and min(one.shares) >= 0.0 < one.noise
 
-    def places(*names: tuple[int, int, int], degree: float = 3.0) -> Places:
+    def places(*names: tuple[int, int, int], degree: float = 3.0, part: int = 0) -> Places:
         numbers = np.full((len(names), 14), degree)
-        return Places(np.array(names), numbers, np.full((len(names), 3), "bf16", dtype=object))
+        parts = np.zeros((len(names), len(one.parts)))
+        parts[:, part : part + 1] = 1.0
+        return Places(np.array(names), numbers, np.full((len(names), 3), "bf16", dtype=object), parts)
 
     def learned(ratios: list[float], plan: Places) -> tuple[float, float, float]:
         found = Process(one, places(*[(0, 0, 0)] * len(ratios)), np.array(ratios)).learned(plan)
@@ -180,6 +182,12 @@ def test_laws_of_the_process(quantity: str) -> None:
     assert many[0] == pytest.approx(0.2, rel=0.01) and abs(learned([0.2], same)[0]) < 0.2
     assert abs(learned([0.2], other)[0]) < abs(learned([0.2], same)[0])
     assert learned([0.2], same)[2] < learned([0.2], other)[2] < learned([0.2], places((-2, -2, -2)))[2] < 1.0
+    # a run teaches less about a plan that spends its time in another part
+    if one.parts:
+        part = int(np.argmax(one.parts))
+        run = Process(one, places((0, 0, 0), part=part), np.array([0.2]))
+        alike, unlike = (run.learned(places((-2, 0, 0), part=at)) for at in (part, (part + 1) % len(one.parts)))
+        assert alike.mean[0] > unlike.mean[0] and alike.unknown[0] < unlike.unknown[0]
     # farther settings are less certain, and a plan of which nothing is known keeps its band
     assert learned([0.2], places((0, 0, 0), degree=6.0))[2] > learned([0.2], same)[2]
     found = Process(one, same, np.array([0.2])).learned(same)
@@ -188,7 +196,7 @@ def test_laws_of_the_process(quantity: str) -> None:
 
 
 def test_changed_hardware_does_not_change_what_runs_teach(tmp_path: Path) -> None:
-    """What if memory were twice as fast: the factor of a run of today's machine stays."""
+    """What if memory were twice as fast: a run of today's machine teaches the same about each part of the time."""
     plans = read(tmp_path, PLANS).take([0])
     catalog = taught(measured(plans, [0], step_time=1.3))
     asked = read_variation("training", [("accelerators.memory bandwidth", ["x2"])], "--vary")
@@ -197,7 +205,7 @@ def test_changed_hardware_does_not_change_what_runs_teach(tmp_path: Path) -> Non
     for known in (load_catalog(), catalog):
         changed = changed_catalog(known, plans, [(number, float(number.values[0]))])
         results.append(evaluate(plans, changed)["step_time"][0] / evaluate(plans, known)["step_time"][0])
-    assert results[0] < 0.999 and results[1] == pytest.approx(results[0])
+    assert results[0] < 0.999 and results[1] == pytest.approx(results[0], rel=0.02)
     sent = pickle.loads(pickle.dumps(changed))  # as to a worker of a cluster
     assert evaluate(plans, sent)["step_time"][0] == evaluate(plans, changed)["step_time"][0]
 
@@ -211,7 +219,7 @@ def test_an_outlier_is_named_and_not_clipped(tmp_path: Path) -> None:
     after, before = evaluate(plans, taught(odd)), evaluate(plans, load_catalog())
     assert after["step_time"][3] / before["step_time"][3] > 2.5
     (alone,) = lessons(taught(measured(plans, [0], step_time=1.14)))
-    assert "your steps take 1.13 times as long as predicted (1 run)" in alone.words()
+    assert "your steps take 1.14 times as long as predicted (1 run), most by tensor parallel, 1.3 times" in alone.words()
     assert alone.before > 0.12 and alone.after < 0.02 and np.isnan(alone.left_out) and not alone.outliers
 
 
@@ -275,7 +283,7 @@ def test_the_commands(command: Command, tmp_path: Path, monkeypatch: pytest.Monk
     plans.write_text(PLANS)
     shown = command("calibrate", "--mine", path)
     assert shown.code == 0 and "8.616 " in shown.out and "80 % band now" in shown.out
-    assert "own runs: your steps take 1.06 times as long as predicted (1 run); error of the runs 6.35 %" in shown.out
+    assert "own runs: your steps take 1.07 times as long as predicted (1 run), most by tensor parallel, 1.14" in shown.out
     assert command("calibrate", "--mine", path, "-o", book).code == 0
     assert load_catalog(book).tables[OWN_RUNS]["optimizer"].tolist() == ["adam"]  # a setting that the sheet hides
     rows = csv_rows(command("evaluate", plans, "--catalog", book).out)

@@ -32,11 +32,13 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, copied_name
+from xlperf.engine import evaluate
 from xlperf.engine.join import software_words
 from xlperf.engine.learning import (
     ANY,
     EFFECTS,
     OWN,
+    PARTS,
     REACHES,
     TABLE,
     Effects,
@@ -46,6 +48,7 @@ from xlperf.engine.learning import (
     covariance,
     effects_of,
     settings_of,
+    shares_of,
 )
 from xlperf.engine.learning import QUANTITIES as NAMES
 from xlperf.measurements.comparison import MEMORY, power_plans, power_records
@@ -95,15 +98,16 @@ class Source:
         return result
 
 
-def places_of(plans: Table) -> Places:
-    """Plans of one source as the process sees them."""
+def places_of(plans: Table, quantity: str, catalog: Catalog) -> Places:
+    """Plans of one source as the process of a quantity sees them."""
     software = software_words(plans)
     words = [software.words[code].casefold() for code in software.codes.tolist()]
     columns = [
         [copied_name(str(name)).casefold() for name in plans.text(column)] for column in ("model", "accelerator")
     ]
     codes = [np.unique(np.array(names, dtype=str), return_inverse=True)[1] for names in (*columns, words)]
-    return Places(np.stack(codes, axis=-1), *settings_of(plans))
+    parts = shares_of(quantity, evaluate(plans, catalog).columns)
+    return Places(np.stack(codes, axis=-1), *settings_of(plans), parts)
 
 
 def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Callable[[str], None]) -> list[Source]:
@@ -155,7 +159,7 @@ def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Sou
     for quantity, name in sorted(set(zip(errors.quantity.tolist(), names.tolist(), strict=True))):
         rows = np.flatnonzero((errors.quantity == quantity) & (names == name) & ~np.isnan(ratios))
         if len(rows) > 1:
-            places = places_of(plans.plans.take(errors.plan[rows]))
+            places = places_of(plans.plans.take(errors.plan[rows]), RESULTS[quantity], plans.catalog)
             yield Source(name, RESULTS[quantity], places, ratios[rows], wide[rows]).spread_out(MOST_ROWS)
 
 
@@ -172,7 +176,7 @@ def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
         if len(at) > 1:
             measured = [records[ids[plans.index[plan]]] for plan in at]
             ratios = np.log([one.measured / one.predicted for one in measured])
-            places = places_of(plans.plans.take(at))
+            places = places_of(plans.plans.take(at), POWER_QUANTITY, plans.catalog)
             yield Source(name, POWER_QUANTITY, places, ratios, np.full(len(at), math.nan)).spread_out(MOST_ROWS)
 
 
@@ -217,9 +221,13 @@ def _loss(sources: Sequence[Source], effects: Effects) -> float:
 def _effects(shared: Array, own: Array) -> Effects:
     """Constants from the logarithms of their shares, reaches and own values."""
     shares, reaches = np.exp(shared[: len(EFFECTS)]), np.exp(shared[len(EFFECTS) :])
-    variance, noise, freedom, chance, common = np.exp(own).tolist()
+    variance, noise, freedom, chance, common, *parts = np.exp(own).tolist()
+    of_parts = tuple(part / variance for part in parts)
     constants = (variance, noise, freedom, chance, common / variance)
-    return Effects(tuple((shares / shares.sum()).tolist()), tuple(reaches.tolist()), *constants, width=1.0, growth=0.0)
+    whole = float(shares.sum())
+    return Effects(
+        tuple((shares / whole).tolist()), tuple(reaches.tolist()), of_parts, *constants, width=1.0, growth=0.0
+    )
 
 
 _OWN_BOUNDS = (
@@ -227,6 +235,7 @@ _OWN_BOUNDS = (
     *((math.log(0.001), math.log(0.5)), (math.log(0.05), math.log(1.0))),
 )
 """Of the logarithms of variance, noise, freedom, chance and common variance (not over the variance)."""
+_PART, _PART_BOUNDS = -4.0, (-9.0, 0.0)  # first value and bounds of the logarithm of the variance of a part
 _SHARED_BOUNDS = (*((-6.0, 3.0),) * len(EFFECTS), *((0.0, 4.5),) * len(REACHES))
 _RIDGE = 1e-3  # weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal [-]
 _TURNS = 3
@@ -242,7 +251,7 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
     for source in sources:
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
     shared = np.array([0.0] * len(EFFECTS) + [2.0] * len(REACHES))
-    own = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4]) for name in by_name}
+    own = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *[_PART] * len(PARTS.get(name, ()))]) for name in by_name}
     informative = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_all(values: Array) -> float:
@@ -255,12 +264,14 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
             options = {"maxiter": 2 if turn == _TURNS else 1, "ftol": 1e-3}
             own[name] = minimize(
                 lambda values, name=name, fixed=shared: _loss(by_name[name], _effects(fixed, values)),
-                own[name], method="Powell", bounds=_OWN_BOUNDS, options=options,
+                own[name], method="Powell", options=options,
+                bounds=(*_OWN_BOUNDS, *[_PART_BOUNDS] * (len(own[name]) - len(_OWN_BOUNDS))),
             ).x  # fmt: skip
         if turn < _TURNS:
             options = {"maxiter": 1, "ftol": 1e-3}
             shared = minimize(of_all, shared, method="Powell", bounds=_SHARED_BOUNDS, options=options).x
-    return {name: _with_band(by_name[name], _effects(shared, own[name])) for name in by_name}
+    every = {name: [source for source in sources if source.quantity == name] for name in by_name}
+    return {name: _with_band(every[name], _effects(shared, own[name])) for name in by_name}
 
 
 def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
@@ -288,6 +299,7 @@ def effects_csv(effects: dict[str, Effects]) -> str:
         values |= {(ANY, name): share for name, share in zip(EFFECTS, one.shares, strict=True)}
         values |= {(ANY, name): reach for name, reach in zip(REACHES, one.reaches, strict=True)}
         values |= {(quantity, name): getattr(one, name) for name in OWN}
+        values |= {(quantity, name): part for name, part in zip(PARTS.get(quantity, ()), one.parts, strict=True)}
     stream = io.StringIO()
     rows = resources.rows(TABLE)
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")

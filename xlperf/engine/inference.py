@@ -89,12 +89,18 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
     codes = _codes(plans, catalog, named)
     rated = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
     groups = groups_of(results, _GROUPS)
+    taught = len(catalog.tables[OWN_RUNS]) > 0
 
     def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        own = corrections(block, catalog, rows, evaluate_inference) if len(catalog.tables[OWN_RUNS]) else None
-        served, mode = _served(block if own is None else with_targets(block, own), catalog, rows, code)
+        wanted = groups if groups is None or not taught else groups | {"times"}
+        served, mode = _served(block, catalog, rows, code)
         with np.errstate(all="ignore"):
-            columns = _results(served, mode) if groups is None else _selected(served, mode, groups)
+            columns = _results(served, mode) if wanted is None else _selected(served, mode, wanted)
+            own = corrections(block, catalog, rows, columns, evaluate_inference) if taught else None
+            targeted = block if own is None else with_targets(block, own)
+            if targeted is not block:
+                served, mode = _served(targeted, catalog, rows, code)
+                columns = _results(served, mode) if wanted is None else _selected(served, mode, wanted)
             uncorrected = columns
             if own is not None:
                 columns = corrected_serving(columns, own, served.stated.request_rate)

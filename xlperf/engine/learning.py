@@ -20,6 +20,7 @@ from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import Named, named_rows, software_words
 from xlperf.equations.plan.records import Remark
+from xlperf.equations.training.step import STEP_PARTS
 
 QUANTITIES = {
     "step_time": "step time",
@@ -43,6 +44,11 @@ REACHES = {
 _NUMBERS = tuple(name for part in ("degrees", "load", "lengths") for name in REACHES[part])
 _CHOICES = REACHES["choices"]
 OWN = ("variance", "noise", "freedom", "chance", "common", "width", "growth")
+PARTS = {
+    "step_time": STEP_PARTS,
+    "tpot": ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead", "prefill_share"),
+}
+"""Results that divide the time of a quantity; a run teaches most about the parts in which it spends its time."""
 
 
 class Effects(NamedTuple):
@@ -50,6 +56,7 @@ class Effects(NamedTuple):
 
     shares: tuple[float, ...]  # of the effects of EFFECTS in the variance without noise, which add up to 1 [-]
     reaches: tuple[float, ...]  # distances over which the effect of the settings falls by e [doublings, choices]
+    parts: tuple[float, ...]  # variance of the log time of each part of PARTS over the variance [-]
     variance: float  # of a log ratio without noise
     noise: float  # variance of the noise over it [-]
     freedom: float  # degrees of freedom of the Student-t distribution [-]
@@ -70,15 +77,17 @@ def effects_of(quantity: str) -> Effects:
     known = {(row["quantity"], row["constant"]): float(row["value"]) for row in resources.rows(TABLE)}
     shares, reaches = (tuple(known[ANY, name] for name in names) for names in (EFFECTS, REACHES))
     shares = tuple(share / sum(shares) for share in shares)  # of rounded shares, too
-    return Effects(shares, reaches, *(known[quantity, name] for name in OWN))
+    parts = tuple(known[quantity, name] for name in PARTS.get(quantity, ()))
+    return Effects(shares, reaches, parts, *(known[quantity, name] for name in OWN))
 
 
 class Places(NamedTuple):
-    """Plans as the process sees them, (rows,): codes of names, and settings."""
+    """Plans as the process sees them, (rows,): codes of names, settings, and parts of their predicted time."""
 
     names: np.ndarray  # codes of model, accelerator and software, equal for equal names, (rows, 3)
     numbers: Array  # logarithms of degrees, load and lengths, NaN if unknown, (rows, numbers) [doublings]
     choices: np.ndarray  # (rows, choices)
+    parts: Array  # shares of the predicted time, (rows, parts of the quantity) [-]
 
     def take(self, rows: np.ndarray) -> Places:
         """Select rows."""
@@ -91,6 +100,18 @@ def settings_of(plans: Table) -> tuple[Array, np.ndarray]:
     numbers = [log2(plans.filled(name)) if name in known else blank for name in _NUMBERS]
     choices = [plans.filled(name) if name in known else np.full(len(plans), "", dtype=object) for name in _CHOICES]
     return np.stack(numbers, axis=-1), np.stack(choices, axis=-1)
+
+
+def shares_of(quantity: str, results: Mapping[str, np.ndarray]) -> Array:
+    """Shares of the parts of a quantity in its predicted time, (rows, parts); 0 for plans without a prediction. [-]"""
+    names = PARTS.get(quantity, ())
+    if not names:
+        return np.zeros((len(next(iter(results.values()))), 0))
+    times = np.nan_to_num(np.stack([results[name] for name in names], axis=-1), posinf=0.0)
+    if quantity != "tpot":
+        return np.asarray(divide(times, total(times)[:, None], 0.0))
+    step, prompts = times[:, :-1], times[:, -1:]  # the time between two tokens is a decode step and a share of prompts
+    return np.concatenate([(1.0 - prompts) * divide(step, total(step)[:, None], 0.0), prompts], axis=1)
 
 
 def distances(first: Places, second: Places, reaches: Sequence[float]) -> Array:
@@ -113,6 +134,14 @@ def distances(first: Places, second: Places, reaches: Sequence[float]) -> Array:
 
 def covariance(first: Places, second: Places, effects: Effects) -> Array:
     """Covariance of the log ratios of plans without noise, over the variance, (first, second)."""
+    result = _likeness(first, second, effects)
+    for part, variance in enumerate(effects.parts):
+        result += variance * first.parts[:, part, None] * second.parts[None, :, part]
+    return result
+
+
+def _likeness(first: Places, second: Places, effects: Effects) -> Array:
+    """Covariance by names and settings; 1 for equal ones."""
     source, *named, configuration, settings = effects.shares
     alike = first.names[:, None, :] == second.names[None, :, :]
     result = np.full(alike.shape[:2], source)
@@ -145,17 +174,19 @@ class Process:
 
         .. math:: \mu = k^T K^{-1} r, \quad s^2 = \frac{\nu + r^T K^{-1} r}{\nu + n} (k_0 - k^T K^{-1} k)
 
-        with :math:`K` the covariance of n runs with their noise, :math:`k` that between runs and a plan; a mixture of
-        two such processes, without and with one more effect that all runs have in common.
+        with :math:`K` the covariance of n runs with their noise, :math:`k` that between runs and a plan, :math:`k_0`
+        the variance of the plan; a mixture of two such processes, without and with one more effect that all runs have
+        in common.
         """
         effects, runs = self.effects, self.places
         scale, count = float(np.sqrt(effects.variance)), len(self.ratios)
         near, own = covariance(plans, runs, effects), covariance(runs, runs, effects)
+        alone = 1.0 + total(np.asarray(effects.parts) * plans.parts * plans.parts)
         cases = []
         for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
             whole = own + (common + effects.noise * np.eye(count))
             reduced, residual, determinant = _eliminated(whole, near + common, self.ratios / scale)
-            before = 1.0 + common + effects.noise
+            before = alone + common + effects.noise
             remaining = np.maximum(before - total(reduced * reduced), 1e-12)
             squares = float(total(residual * residual))
             size = (effects.freedom + squares) / (effects.freedom + count)
@@ -165,17 +196,16 @@ class Process:
         odds = float(exp(np.clip(cases[1][0] - cases[0][0], -700.0, 700.0)))
         weights = 1.0 / (1.0 + odds), odds / (1.0 + odds)
         mean = weights[0] * cases[0][1] + weights[1] * cases[1][1]
-        variance, unknown, first = np.zeros(len(near)), np.zeros(len(near)), 0.0
+        variance, unknown, first = np.zeros(len(near)), np.zeros(len(near)), np.zeros(len(near))
         for weight, (_, middle, size, remaining, before) in zip(weights, cases, strict=True):
             variance += weight * (size * remaining + (middle - mean) * (middle - mean))
             unknown += weight * (remaining / before)
             first += weight * size * before
         width = scale * effects.width * float(power(np.float64(count), np.float64(effects.growth)))
-        # Settings are equal if the covariance is that of a plan with itself.
         gaps = np.abs(self.ratios[None, :] - scale * mean[:, None])
-        cover = np.where(near >= 1.0 - 1e-9, gaps, 0.0).max(axis=-1)
-        widest = np.full(len(near), width * float(np.sqrt(first)))
-        return Learned(scale * mean, width * np.sqrt(variance), unknown, widest, cover)
+        equal = _likeness(plans, runs, effects) >= 1.0 - 1e-9
+        cover = np.where(equal, gaps, 0.0).max(axis=-1)
+        return Learned(scale * mean, width * np.sqrt(variance), unknown, width * np.sqrt(first), cover)
 
 
 def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array, float]:
@@ -335,7 +365,8 @@ def _of_kind(plans: Table, plain: Catalog, evaluate: Evaluate, faults: list[Faul
             # In an order that does not depend on that of the sheet, so that results do not either.
             keys = [(ratios[row], str(plans.text("name")[row])) for row in rows.tolist()]
             rows = rows[np.array(sorted(range(len(rows)), key=keys.__getitem__), dtype=np.int64)]
-            processes[quantity] = Process(effects_of(quantity), places.take(rows), ratios[rows])
+            parts = shares_of(quantity, predicted.columns)
+            processes[quantity] = Process(effects_of(quantity), places._replace(parts=parts).take(rows), ratios[rows])
             rows_of[quantity] = rows
             measured_of[quantity] = tuple(source[row] for row in rows.tolist())
     for row in np.flatnonzero(~taught).tolist():
@@ -379,7 +410,11 @@ def _names_of(plans: Table, catalog: Catalog) -> tuple[tuple[dict[str, int], dic
     first, second, third = ({name: code for code, name in enumerate(dict.fromkeys(each))} for each in words)
     names = first, second, third
     codes = [[known[name] for name in each] for known, each in zip(names, words, strict=True)]
-    return names, Places(np.array(codes, dtype=np.int64).reshape(3, -1).T, *settings_of(plans))
+    return names, Places(np.array(codes, dtype=np.int64).reshape(3, -1).T, *settings_of(plans), _no_parts(plans))
+
+
+def _no_parts(plans: Table) -> Array:
+    return np.zeros((len(plans), 0))
 
 
 def _codes_of_rows(runs: OwnRuns, catalog: Catalog, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -393,9 +428,13 @@ def _codes_of_rows(runs: OwnRuns, catalog: Catalog, kind: str) -> tuple[np.ndarr
     return known[kind]
 
 
-def corrections(plans: Table, catalog: Catalog, named: Named, evaluate: Evaluate) -> Corrections | None:
-    """Corrections of a block of plans by the user's runs of their kind; None without any."""
-    runs = own_runs_of(catalog, plans.kind, evaluate)
+def corrections(
+    plans: Table, catalog: Catalog, named: Named, results: Mapping[str, np.ndarray], evaluate: Evaluate
+) -> Corrections | None:
+    """Corrections of a block of plans by the user's runs of their kind; None without any. ``results``: predictions;
+    quantities whose parts they lack are not corrected.
+    """
+    runs = own_runs_of(catalog, plans.kind, evaluate) if len(catalog.tables[OWN_RUNS]) else None
     if runs is None or not len(plans):
         return None
     models, accelerators = _codes_of_rows(runs, catalog, plans.kind)
@@ -403,8 +442,12 @@ def corrections(plans: Table, catalog: Catalog, named: Named, evaluate: Evaluate
     words = runs.codes(2, [word.casefold() for word in software.words])[software.codes]
     names = np.stack([models[named.models], accelerators[named.accelerators], words], axis=-1)
     unnamed = np.where(names < 0, -2, names)  # not equal to any run
-    places = Places(unnamed, *settings_of(plans))
-    learned = {quantity: process.learned(places) for quantity, process in runs.processes.items()}
+    places = Places(unnamed, *settings_of(plans), _no_parts(plans))
+    learned = {
+        quantity: process.learned(places._replace(parts=shares_of(quantity, results)) if quantity in PARTS else places)
+        for quantity, process in runs.processes.items()
+        if results.keys() >= set(PARTS.get(quantity, ()))
+    }
     return Corrections(learned, {quantity: len(process.ratios) for quantity, process in runs.processes.items()})
 
 
@@ -460,6 +503,7 @@ def corrected_serving(results: Mapping[str, Array], own: Corrections, request_ra
 
 
 def with_targets(plans: Table, own: Corrections) -> Table:
-    """Plans whose targets of latency are as much shorter as runs are longer than predicted."""
+    """Plans whose targets of latency are as much shorter as runs are longer than predicted, if they have targets."""
     factors = {"ttft_target": own.factor("ttft"), "tpot_target": own.factor("tpot")}
-    return plans.with_columns({name: plans[name] / factor for name, factor in factors.items() if name in plans})
+    targets = {name: plans[name] / factor for name, factor in factors.items() if name in plans}
+    return plans.with_columns(targets) if targets else plans

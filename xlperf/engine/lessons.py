@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +12,10 @@ from xlperf.base.arrays import exp, log
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES
-from xlperf.engine.learning import WORDS, OwnRuns, Process, own_runs_of
+from xlperf.engine.learning import PARTS, WORDS, OwnRuns, Process, own_runs_of
 from xlperf.engine.tables import evaluate
 
+_SMALL = 0.02  # least log change of the time of the runs that a part is named for [-]
 OUTLIER = float(log(2.0))  # log ratio between a run and its prediction by the other runs from which it is named [-]
 
 
@@ -37,7 +39,8 @@ def run_faults(catalog: Catalog) -> list[Fault]:
 class Lesson:
     """What runs taught about a quantity: median factor, and median errors of the runs without and with each other.
     ``left_out``: errors of each run predicted by the others; NaN with a single run. ``outliers``: runs at least twice
-    as far from their prediction by the others, with the factor between them.
+    as far from their prediction by the others, with the factor between them. ``part``: the part of the time that
+    changes it most, with the factor on that part; blank if none changes it by 2 %.
     """
 
     quantity: str
@@ -47,11 +50,14 @@ class Lesson:
     after: float
     left_out: float
     outliers: tuple[tuple[str, float], ...]
+    part: tuple[str, float] = ("", 1.0)
 
     def words(self) -> str:
         """The lesson as a sentence."""
         count = f"{self.runs} run{'s' * (self.runs > 1)}"
         text = f"your {WORDS[self.quantity].format(f'{self.factor:.3g}')} ({count})"
+        if self.part[0]:
+            text += f", most by {self.part[0]}, {self.part[1]:.3g} times as long"
         text += f"; error of the runs {100.0 * self.before:.3g} % before, {100.0 * self.after:.3g} % after"
         if not math.isnan(self.left_out):
             text += f", {100.0 * self.left_out:.3g} % of each predicted by the others"
@@ -85,4 +91,22 @@ def _lesson(runs: OwnRuns, quantity: str, process: Process) -> Lesson:
     errors = [float(np.median(np.abs(exp(-ratios + mean) - 1.0))) for mean in (0.0, after.mean, expected)]
     left_out = errors[2] if count > 1 else math.nan
     factor = float(exp(np.median(after.mean)))
-    return Lesson(quantity, count, factor, errors[0], errors[1], left_out, tuple(outliers))
+    part = _largest_part(process, PARTS.get(quantity, ()))
+    return Lesson(quantity, count, factor, errors[0], errors[1], left_out, tuple(outliers), part)
+
+
+def _largest_part(process: Process, names: Sequence[str]) -> tuple[str, float]:
+    """The part of the time that changes the time of the runs most, and how many times as long it takes."""
+    if not names:
+        return "", 1.0
+    count = len(names)
+    parts = np.concatenate([np.zeros((1, count)), np.eye(count)])  # plans of no part, and of one part alone
+    places = process.places.take(np.zeros(count + 1, dtype=np.int64))
+    means = process.learned(places._replace(parts=parts)).mean
+    changes = means[1:] - means[0]
+    effect = changes * process.places.parts.mean(axis=0)
+    largest = int(np.argmax(np.abs(effect)))
+    if abs(effect[largest]) < _SMALL:
+        return "", 1.0
+    name = names[largest].removeprefix("time_").replace("_", " ")
+    return name.replace("prefill share", "prompts between tokens"), float(exp(changes[largest]))

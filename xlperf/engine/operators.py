@@ -11,11 +11,11 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import OWN_RUNS, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference
 from xlperf.engine.join import architecture_codes, named_rows
-from xlperf.engine.learning import corrections
+from xlperf.engine.learning import without_own_runs
 from xlperf.engine.models import architecture_of
 from xlperf.engine.served import served_plans
 from xlperf.engine.software import with_software_defaults
@@ -386,21 +386,22 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
         return _operators_table([])
     rows: list[Row] = []
     decodes = results["tpot"][0] == results["tpot"][0]
-    own = corrections(one, catalog, named_rows(one, catalog), evaluate_inference)
+    predicted = evaluate_inference(one, without_own_runs(catalog)) if len(catalog.tables[OWN_RUNS]) else results
     with np.errstate(all="ignore"):
         deployments = _phase_deployments(one, catalog)
         outside = float(deployments[1].request_latency.alone[0])
         for side, deployment in enumerate(deployments[: 2 if decodes else 1]):
+            quantity = ("ttft", "tpot")[side]
             if side and len(deployments) > 2:
                 phase = _split_rows(*deployments[1:])
             else:
                 phase = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
-            if own is not None:
-                longer = float(own.factor(("ttft", "tpot")[side])[0])
+            if predicted is not results:
+                longer = float(np.nan_to_num(results[quantity] / predicted[quantity], nan=1.0)[0])
                 phase = [_scaled(row, longer) for row in phase]
             spent = added(float(str(row["exposed_time"])) for row in phase)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
-            waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
+            waited = step * float(results[quantity][0]) - spent
             if abs(waited) > _ROUNDING * spent:
                 row = _row("waiting", _WAITED[side], "", 1.0, waited)
                 phase.append({**row, "bound": "overhead"})

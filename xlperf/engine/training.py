@@ -10,7 +10,6 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table
 from xlperf.engine.join import (
     Joined,
@@ -210,11 +209,11 @@ def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: 
     ]
 
 
-def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
-    """Times of the step with shares of its critical stage, and rates and utilisation on request."""
-    results = dict(step(setting).results)
-    if own is not None:
-        results = corrected_training(results, own)
+def _times_and_rates(
+    setting: Setting, times: Mapping[str, Array], own: Corrections | None, rates: bool
+) -> dict[str, Array]:
+    """Corrected times of the step with shares of its critical stage, and rates and utilisation on request."""
+    results = dict(times) if own is None else corrected_training(times, own)
     if rates:
         results = {**results, **training_rates(setting, results["step_time"])}
     for name, parts in (("compute_share", COMPUTE_PARTS), ("communication_share", MESSAGE_PARTS)):
@@ -290,9 +289,10 @@ def _evaluate(
     with np.errstate(all="ignore"):
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
         illegal, reason = remarks_of_rows(rules, len(plans))
-        own = corrections(plans, catalog, named, evaluate_training) if len(catalog.tables[OWN_RUNS]) else None
-        if needed & {"times", "rates", "cost"}:
-            results |= _times_and_rates(setting, own, bool(needed & {"rates", "cost"}))
+        times = step(setting).results if needed & {"times", "rates", "cost"} else {}
+        own = corrections(plans, catalog, named, times, evaluate_training)
+        if times:
+            results |= _times_and_rates(setting, times, own, bool(needed & {"rates", "cost"}))
         if "memory" in needed:
             results |= _memory(setting, joined, own)
         if "cost" in needed:
