@@ -25,7 +25,7 @@ import click
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import percent
-from xlperf.catalog.schema import PER_CENT, Part, cells, rounded, values_of
+from xlperf.catalog.schema import Part, displayed, rounded, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -57,13 +57,18 @@ def say(*lines: str, err: bool = False, folded: bool = True) -> None:
 def fold(line: str, width: int) -> list[str]:
     """A sentence as lines of at most ``width`` letters (0: any); rows of tables and indented lines as they are.
 
-    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12)
-    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'])
+    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12), fold("error of 5.0 %", 13)
+    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'], ['error of', '5.0 %'])
     """
     if not width or len(line) <= width or "  " in line or line.startswith(" "):
         return [line]
     indent = "  " if line.startswith("- ") else ""
-    return wrap(line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
+    whole = line.replace(" %", f"{_UNBROKEN}%")
+    lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
+    return [own.replace(_UNBROKEN, " ") for own in lines]
+
+
+_UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 _COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}
@@ -350,10 +355,7 @@ class TextColumn(NamedTuple):
     @classmethod
     def of(cls, column: Column, values: Any) -> TextColumn:
         """The column of a table in words."""
-        unit = column.unit if column.unit not in ("", "-") else ""
-        if column.name in PER_CENT and column.kind in ("number", "result"):
-            unit, values = "%", 100.0 * values
-        return cls(column.name.replace("_", " "), unit, cells(column, values), not column.is_text)
+        return cls(column.name.replace("_", " "), *displayed(column, values), not column.is_text)
 
     def folded(self, longest: int) -> TextColumn:
         """The column with cells on lines of at most so many letters."""
@@ -395,6 +397,7 @@ _DETAILS = (
 """Columns that a narrow terminal leaves out before results, the first of them first."""
 _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
+    *("family", "constant", "value", "unit"),
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
     *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
 )

@@ -4,6 +4,7 @@ samples), ``uncertainty``, ``worth`` of a change, ``diagnose``.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,7 +242,8 @@ def diagnose(
     if output is not None and not silent:
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
         if cure.better:
-            say(f"its launch line: xlperf launch {output}", err=True)
+            files = [output] if catalog is None else [output, "--catalog", catalog]
+            say(f"its launch line: xlperf launch {shlex.join(files)}", err=True, folded=False)
     if found.nothing_near:
         say(found.nothing_near, err=True)
         raise click.exceptions.Exit(1)

@@ -19,12 +19,12 @@ from xlperf.base.errors import printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Part, cells, column, questions, results_of, rounded, shown_columns, unit_of
+from xlperf.catalog.schema import Part, cells, column, displayed, questions, results_of, rounded, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.fleet_plans import engine_title
 from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.workers import worked
+from xlperf.interop.software import software_title
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
 
@@ -49,14 +49,15 @@ def card(results: Sequence[Shown]) -> str:
 
 def table(block: Sequence[Part]) -> str:
     """Columns with any value, below their names and units."""
-    filled = [(column, words) for column, values in block if any(words := cells(column, values[:MOST_ROWS]))]
+    read = [(column, *displayed(column, values[:MOST_ROWS])) for column, values in block]
+    filled = [(column, unit, words) for column, unit, words in read if any(words)]
     if not filled:
         return ""
-    numbers = [not column.is_text for column, _ in filled]
-    units = [column.unit if column.unit not in ("", "-") else "" for column, _ in filled]
-    head = row([column.words for column, _ in filled], numbers, "th")
+    numbers = [not column.is_text for column, _, _ in filled]
+    units = [unit for _, unit, _ in filled]
+    head = row([column.words for column, _, _ in filled], numbers, "th")
     head += row(units, numbers, "th") if any(units) else ""
-    lines = [row(words, numbers) for words in zip(*(words for _, words in filled), strict=True)]
+    lines = [row(words, numbers) for words in zip(*(words for _, _, words in filled), strict=True)]
     count = len(block[0][1])
     more = f"<p>{count - MOST_ROWS:,} more rows</p>" if count > MOST_ROWS else ""
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>{more}"
@@ -332,4 +333,4 @@ def _lines(ways: Table) -> Iterator[dict[str, Any]]:
 def _bar(way: dict[str, Any]) -> Bar:
     pools = ", two pools" if way["prefill_accelerators"] == way["prefill_accelerators"] else ""
     count, low, high = (float(way[f"accelerators{end}"]) for end in ("", "_low", "_high"))
-    return Bar(f"{way['place']}: {engine_title(str(way['software']))}{pools}", count, rounded(count), low, high)
+    return Bar(f"{way['place']}: {software_title(str(way['software']))}{pools}", count, rounded(count), low, high)

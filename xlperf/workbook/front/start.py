@@ -206,6 +206,7 @@ def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, exa
     for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
         column = table_schema(kind).by_name[name]
         live.put(put(sheet[f"{left}{row}"], None, "xlperf key"), column.header)
+        _shrunk(sheet[f"{left}{row}"])
         cell = put(sheet[f"{right}{row}"], None, "xlperf input", number_format(column))
         live.put(cell, value if examples else None)
         _left(cell)
@@ -226,11 +227,15 @@ def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, exa
     put(sheet[f"{right}{top}"], "value", "xlperf header result")
     for row, name in enumerate(CARD_RESULTS[kind][:-1], start=top + 1):
         column = results_of(kind).by_name[name]
-        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        _shrunk(put(sheet[f"{left}{row}"], column.header, "xlperf key"))
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
         live.styled(answer, f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")', number=shown)
         _left(answer)
+
+
+def _shrunk(cell: Any) -> None:
+    cell.alignment = Alignment(horizontal="left", vertical="center", shrink_to_fit=True)
 
 
 def _left(cell: Any) -> None:
