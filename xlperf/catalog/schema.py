@@ -542,7 +542,7 @@ def rounded(value: float) -> str:
 
 
 def alike(values: Sequence[float]) -> list[str]:
-    """Numbers of a column with the same decimals: four digits of the middle one, two of all but the smallest tenth.
+    """Numbers of a column with the same decimals: four digits of the middle one, five of the largest at the most.
 
     Whole numbers have none; a number that so few decimals show as 0 has an exponent.
 
@@ -552,8 +552,10 @@ def alike(values: Sequence[float]) -> list[str]:
     sizes = sorted(abs(value) for value in values if value and math.isfinite(value))
     if all(size.is_integer() for size in sizes):
         return [rounded(value) for value in values]
-    middle, small = (math.floor(math.log10(sizes[place])) for place in (len(sizes) // 2, len(sizes) // 10))
-    decimals = min(max(DIGITS - 1 - middle, min(1 - small, 2), 0), DIGITS + 4)
+    places = len(sizes) // 2, len(sizes) // 10, -1
+    middle, small, large = (math.floor(math.log10(sizes[place])) for place in places)
+    decimals = max(min(DIGITS - 1 - middle, DIGITS - large), min(1 - small, 2), 0)
+    decimals = min(decimals, DIGITS + 4)
     least = 0.5 * 10.0**-decimals
     return [
         rounded(value) if not math.isfinite(value) or value == 0.0

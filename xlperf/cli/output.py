@@ -327,13 +327,13 @@ def deliver(
         wrote(output, len(whole[0][1]) if number is None else number, noun)
 
 
-def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str]) -> None:
-    """Write tables as a page to send, below the command that asked and some sentences."""
+def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str], title: str = "") -> None:
+    """Write tables as a page to send, below a title, else the command that asked, and some sentences."""
     from xlperf.page.tables import write_tables
 
     path, given = asked_of()
     asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
-    write_tables(output, path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
+    write_tables(output, title or path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
 
 
 def text_table(block: list[Part]) -> list[str]:
@@ -397,7 +397,7 @@ _DETAILS = (
 """Columns that a narrow terminal leaves out before results, the first of them first."""
 _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
-    *("family", "constant", "value", "unit"),
+    *("constant", "value", "unit"),
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
     *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
 )

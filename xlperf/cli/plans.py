@@ -112,10 +112,11 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
         if not is_page(output):
             write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
     found = [f"{finding.tag}: {finding.words}" for finding in outcome.findings]
-    lines = [chosen.question, *found, f"What to do: {chosen.advised(outcome.facts)}"]
+    lines = [*found, f"What to do: {chosen.advised(outcome.facts)}"]
     if is_page(output):
-        write_tables_page(output, [(sheet.name, sheet.parts) for sheet in outcome.sheets], lines)
-    say(*lines)
+        tables = [(sheet.name, sheet.parts) for sheet in outcome.sheets]
+        write_tables_page(output, tables, lines, chosen.question)
+    say(chosen.question, *lines)
     wrote(output, len(outcome.findings), "finding")
 
 

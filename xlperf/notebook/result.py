@@ -239,7 +239,7 @@ class Plots(PlotAccessor):
         for name, start, value in zip(names, [*starts[:-1], 0.0], [*values, starts[-1]], strict=True):
             axes.annotate(f" {rounded(float(value))}", (start + value, name), va="center")
         axes.invert_yaxis()
-        axes.margins(x=0.12)
+        axes.margins(x=0.2)
         axes.set(xlabel=f"time ({times[0][0].unit})", title=_title(plan))
         return axes
 
