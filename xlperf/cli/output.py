@@ -25,7 +25,7 @@ import click
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import percent
-from xlperf.catalog.schema import Part, displayed, rounded, values_of
+from xlperf.catalog.schema import Part, displayed, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -208,12 +208,15 @@ def progress_words(count: int, length: int, label: str, seconds: float) -> str:
     '1,000 training plans: 250 done, 25 %, 50/s, 15 s left'
     >>> progress_words(250, 0, "plans tried", 5.0)
     'plans tried: 250, 50/s, 5 s'
+    >>> progress_words(5, 15, "15 answers", 31.0)
+    '15 answers: 5 done, 33 %, 6 s each, 62 s left'
     """
     rate = count / max(seconds, 1e-3)
+    speed = f"{1.0 / rate:.0f} s each" if 0.0 < rate < 1.0 else f"{rate:,.0f}/s"
     if not length or not count:
-        return f"{label}: {count:,}, {rounded(rate)}/s, {_time(seconds)}"
+        return f"{label}: {count:,}, {speed}, {_time(seconds)}"
     left = (length - count) / rate
-    return f"{label}: {count:,} done, {percent(count / length, 0)}, {rounded(rate)}/s, {_time(left)} left"
+    return f"{label}: {count:,} done, {percent(count / length, 0)}, {speed}, {_time(left)} left"
 
 
 def _time(seconds: float) -> str:
@@ -397,7 +400,7 @@ _DETAILS = (
 """Columns that a narrow terminal leaves out before results, the first of them first."""
 _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
-    *("constant", "value", "unit"),
+    *("constant", "value", "unit", "why", "rows", "runs", "median", "median error", "bias", "in the 80 % band"),
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
     *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
 )
@@ -448,8 +451,15 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
         below.append(f"All rows: {', '.join(f'{one.name} {one.cells[0]} {one.unit}'.rstrip() for one in shared)}.")
     if left_out:
         names = ", ".join(column.name for column in reversed(left_out))
-        below.append(f"Left out: {names}; --wide or -o FILE shows all.")
+        below.append(f"Left out: {names}; {_way_to_all()} shows all.")
     return [*lines, *([""] if below else []), *(line for words in below for line in wrap(words, width))]
+
+
+def _way_to_all() -> str:
+    """What a command that has left out columns may be given instead: its options, or a pipe where it lacks them."""
+    context = click.get_current_context(silent=True)
+    lacks = context is not None and not any("--wide" in option.opts for option in context.command.params)
+    return "| less -S" if lacks else "--wide or -o FILE"
 
 
 def _side_by_side(columns: Sequence[TextColumn], wrapped: bool) -> list[str]:
