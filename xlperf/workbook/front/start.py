@@ -116,7 +116,7 @@ def _listed(
             live.styled(start[f"D{row}"], f"='{name}'!F5&\"\"", "xlperf note")
             start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
             start.merge_cells(f"D{row}:F{row}")
-            start.row_dimensions[row].height = 32
+            start.row_dimensions[row].height = 30
         elif name in tables:
             put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
 
@@ -146,7 +146,7 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    column_widths(sheet, 2, 34, 36, 3, 44, 48, 28, 12, 12, 12)
+    column_widths(sheet, 2, 30, 36, 3, 44, 45, 28, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
     # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
