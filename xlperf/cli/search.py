@@ -242,8 +242,8 @@ def diagnose(
     if output is not None and not silent:
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
         if cure.better:
-            files = [output] if catalog is None else [output, "--catalog", catalog]
-            say(f"its launch line: xlperf launch {shlex.join(files)}", err=True, folded=False)
+            named = [output] if catalog is None else [output, "--catalog", catalog]
+            say(f"its launch line: xlperf launch {shlex.join(named)}", err=True, folded=False)
     if found.nothing_near:
         say(found.nothing_near, err=True)
         raise click.exceptions.Exit(1)

@@ -69,10 +69,8 @@ def characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
 def text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float = 0) -> RichText:
     """How labels are written. [pt]"""
     body = RichTextProperties(rot=round(degrees * 60000), vert="horz")
-    paragraph = Paragraph(
-        pPr=ParagraphProperties(defRPr=characters(size, colour_, bold)), endParaRPr=CharacterProperties()
-    )
-    return RichText(bodyPr=body, p=[paragraph])
+    look = ParagraphProperties(defRPr=characters(size, colour_, bold))
+    return RichText(bodyPr=body, p=[Paragraph(pPr=look, endParaRPr=CharacterProperties())])
 
 
 def title(words: str, size: float, colour_: str, bold: bool, x: float | None = None, y: float | None = None) -> Title:
