@@ -544,7 +544,7 @@ def rounded(value: float) -> str:
 def alike(values: Sequence[float]) -> list[str]:
     """Numbers of a column with the same decimals: four digits of the middle one, five of the largest at the most.
 
-    Whole numbers have none; a number that so few decimals show as 0 has an exponent.
+    Whole numbers have none; a number that so few decimals show as 0 has one digit.
 
     >>> alike([1927.0, 414.9, 213.34]), alike([3.449, 0.1454, 2.4e-07]), alike([8.0, 16.0])
     (['1,927.0', '414.9', '213.3'], ['3.4490', '0.1454', '2e-07'], ['8', '16'])
@@ -559,6 +559,6 @@ def alike(values: Sequence[float]) -> list[str]:
     least = 0.5 * 10.0**-decimals
     return [
         rounded(value) if not math.isfinite(value) or value == 0.0
-        else f"{value:,.{decimals}f}" if abs(value) >= least else f"{value:.0e}"
+        else f"{value:,.{decimals}f}" if abs(value) >= least else f"{value:.1g}"
         for value in values
     ]  # fmt: skip

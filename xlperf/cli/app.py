@@ -96,7 +96,7 @@ class _Sections(click.Group):
     "  xlperf report -o report.xlsx the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx        a workbook of your own to edit\n"
     "  xlperf report study.xlsx     ... and its report\n\n"
-    "\b\nExit codes: 0 done, 1 the answer is no, 2 bad input (one line per fault, naming the cell).",
+    "\b\nExit codes: 0 done, 1 the answer is no, 2 bad input (its cell is named).",
 )
 @click.version_option(__version__, prog_name="xlperf", message="%(prog)s %(version)s")
 @click.pass_context
