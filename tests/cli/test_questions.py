@@ -97,8 +97,8 @@ def test_a_deadline_chooses_the_number_of_accelerators(command: Command) -> None
 @pytest.mark.parametrize(
     ("accelerator", "stack"),
     [
-        ("H100", "megatron"),
-        ("MI300X", "megatron"),
+        ("H100", "Megatron-Core"),
+        ("MI300X", "Megatron-Core"),
         ("TPUv6e", "maxtext"),
         ("Trainium2", "a training stack of which no"),
     ],

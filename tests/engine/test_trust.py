@@ -255,7 +255,7 @@ def test_a_model_that_other_software_ran_there_is_not_measured_with_this_one() -
     own = {"model": "Meta-Llama-3.1-70B", "accelerator": "GB200-NVL72"}
     assert unplaced("inference", own, "tensorrt-llm", "fp4/continuous")[:2] == ("MEASURED", 0.0)
     badge, distance, said, unread = unplaced("inference", own, "vllm", "fp4/continuous")
-    assert (badge, distance, unread) == ("INTERPOLATED", 0.0, 1.0) and "none by vllm" in said
+    assert (badge, distance, unread) == ("INTERPOLATED", 0.0, 1.0) and "none by vLLM" in said
 
 
 def test_a_new_source_widens_the_band_until_a_run_of_it_is_known(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def test_auto_says_what_it_chose(catalog: Catalog) -> None:
     designs = designs_of(own, catalog)
     assert not any(designs.reasons)
     usual, asked, sized = designs.chosen
-    assert usual.startswith("6 stacks (the edge has room for 9; a further one lacks") and "115 MB of cache" in usual
+    assert usual.startswith("6 stacks (their share of the edge; all of it beside the links holds 9)")
+    assert "115 MB of cache" in usual
     assert asked.startswith("5 stacks, the fewest with the bandwidth")
     assert sized.startswith("4 dies of 750 mm² each for 3,000 mm²")
     assert designs.devices.number("die_area").tolist() == [800.0, 800.0, 750.0]

@@ -193,6 +193,7 @@ def test_from_the_break_even_load_on_own_accelerators_cost_no_more(catalog: Cata
         assert (size * result["hour_price"] <= tokens * price / MW) == cheaper
     assert "cheaper" in answered("serve", catalog, SERVED, hour_price="0.1")["api_answer"]
     assert "At no load" in answered("serve", catalog, SERVED, hour_price="50")["api_answer"]
+    assert answered("serve", catalog, SERVED, model="Llama3-8B")["api_provider"] == "Groq"  # by an alias
 
 
 def test_nothing_is_said_of_a_model_that_no_api_sells(catalog: Catalog) -> None:

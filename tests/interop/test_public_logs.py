@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,8 @@ def test_a_public_log_goes_from_plan_to_launch(command: Command, tmp_path: Path,
     assert outcome.code == 0 and "contradicts" not in outcome.err
     assert f"measured {log.measured} " in outcome.out and "\nremedy: " in outcome.out
     kind = "training" if log.stack in ("megatron", "nemo", "torchtitan") else "inference"
+    for hint in re.findall("its launch line: xlperf (.+)", outcome.err):  # none without a better plan
+        assert command(*shlex.split(hint)).code == 0, "the hint works as it is printed"
     (better,) = csv_rows(files["better.csv"].read_text())
     for name in ("num_accelerators", "precision", "global_batch_size", "concurrency"):
         assert better.get(name) == planned.get(name)

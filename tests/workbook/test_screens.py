@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -15,7 +16,7 @@ from xlperf.catalog.schema import FORMS, results_of, table_schema
 from xlperf.studies.outcome import Chart, StudySheet
 from xlperf.workbook import charts
 from xlperf.workbook.data_sheets import DATA_SHEETS, VERDICT, header_row
-from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.formulas import Live, _shown
 from xlperf.workbook.front.layout import DASH, SHEETS, Page, form_rows, front_words, shortened
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.report import summary
@@ -102,8 +103,24 @@ def test_an_entry_shows_the_value_that_it_has(book: Any) -> None:
 
 LONGEST_NOTE = 23
 """Letters that fit below a tile. [-]"""
+COMPARED = {"<": operator.lt, ">=": operator.ge}
+LONGEST_TILE = 7
+"""Letters that fit in a tile. [-]"""
 LONGEST_BESIDE = 46
 """Letters that fit beside a badge. [-]"""
+
+
+def tile(cell: Any) -> str:
+    """A number as its cell shows it: the section of its size, in thousands for each comma at the end."""
+    for section in cell.number_format.split(";"):
+        condition = re.match(r"\[([<>]=?)(-?\d+)\]", section)
+        if not condition or COMPARED[condition[1]](cell.value, float(condition[2])):
+            break
+    code = re.sub(r"\[.*?\]", "", section)
+    digits = re.search(r"[#0][#0,.]*%?", code)
+    assert digits is not None, code
+    scale = 1000.0 ** (len(digits[0]) - len(digits[0].rstrip(",")))
+    return code.replace(digits[0], _shown(abs(cell.value) / scale, digits[0].rstrip(","))).replace('"', "")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -119,6 +136,8 @@ def test_a_question_has_six_tiles_with_words_that_fit(form: str, values: Any) ->
     assert len(str(sheet["H30"].value or "")) <= LONGEST_BESIDE
     notes = [str(sheet[f"{letter}11"].value or "") for letter in "FHJMOQ"]
     assert all(0 < len(note) <= LONGEST_NOTE for note in notes), notes
+    shown = [tile(sheet[f"{letter}9"]) for letter in "FHJMOQ"]
+    assert all(0 < len(words) <= LONGEST_TILE for words in shown), shown
 
 
 def page() -> Page:

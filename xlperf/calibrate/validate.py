@@ -148,7 +148,7 @@ class ValidationReport:
             lines = [(*one.key, *(_shown(name, getattr(one, name)) for name in STATISTICS)) for one in chosen]
             names.append((title, header, lines))
         reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
-        names.append(("Not predicted", ("source", "rows", "reason"), reasons))
+        names.append(("Not predicted", ("source", "rows", "why"), reasons))
         return names
 
 

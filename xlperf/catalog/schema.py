@@ -483,20 +483,28 @@ def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | N
 
 
 def cells(column: Column, values: np.ndarray) -> list[str]:
-    """Values as people read them: numbers with four digits, flags as yes and no; "" if blank."""
+    """Values as people read them: numbers with the same decimals, flags as yes and no; "" if blank."""
     inside = shown(column, values).tolist()
     if column.is_text:
         return [printable(str(value)) for value in inside]
     if column.kind in FLAGS:
         return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
-    return [rounded(value) for value in inside]
+    return alike(inside)
+
+
+def displayed(column: Column, values: np.ndarray) -> tuple[str, list[str]]:
+    """Unit and cells of a column as people read it: shares in per cent, no unit for a plain number."""
+    if column.name in PER_CENT and column.kind in ("number", "result"):
+        return "%", alike((100.0 * values).tolist())
+    return column.unit if column.unit not in ("", "-") else "", cells(column, values)
 
 
 PER_CENT = (
     "memory_used", "head_room", "mfu", "mfu_causal", "hfu", "goodput", "effective_share", "elastic_share", "wait_share",
     "spare_share", "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization", "share",
     "unmet_share", "reused_share", "hit_rate", "hit_rate_accelerator", "hit_rate_host", "hit_rate_drive",
-    "hit_rate_remote", "waiting_wins",
+    "hit_rate_remote", "waiting_wins", "availability", "unavailability_without_spares", "unit_unavailability",
+    "discount_rate", "probability",
 )  # fmt: skip
 """Results without a unit that people read in per cent."""
 
@@ -533,3 +541,26 @@ def rounded(value: float) -> str:
         return f"{value:,.0f}"
     decimals = DIGITS - 1 - int(f"{value:.16e}".partition("e")[2])
     return f"{value:,.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
+
+
+def alike(values: Sequence[float]) -> list[str]:
+    """Numbers of a column with the same decimals: four digits of the middle one, five of the largest at the most.
+
+    Whole numbers have none; a number that so few decimals show as 0 has one digit.
+
+    >>> alike([1927.0, 414.9, 213.34]), alike([3.449, 0.1454, 2.4e-07]), alike([8.0, 16.0])
+    (['1,927.0', '414.9', '213.3'], ['3.4490', '0.1454', '2e-07'], ['8', '16'])
+    """
+    sizes = sorted(abs(value) for value in values if value and math.isfinite(value))
+    if all(size.is_integer() for size in sizes):
+        return [rounded(value) for value in values]
+    places = len(sizes) // 2, len(sizes) // 10, -1
+    middle, small, large = (math.floor(math.log10(sizes[place])) for place in places)
+    decimals = max(min(DIGITS - 1 - middle, DIGITS - large), min(1 - small, 2), 0)
+    decimals = min(decimals, DIGITS + 4)
+    least = 0.5 * 10.0**-decimals
+    return [
+        rounded(value) if not math.isfinite(value) or value == 0.0
+        else f"{value:,.{decimals}f}" if abs(value) >= least else f"{value:.1g}"
+        for value in values
+    ]  # fmt: skip

@@ -91,12 +91,12 @@ class _Sections(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
-    "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000     what it takes (also train, chip)\n"
-    "  xlperf guide start                three questions, answered step by step (also planner, engineer, architect)\n"
-    "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
-    "  xlperf new study.xlsx             a workbook of your own to edit\n"
-    "  xlperf report study.xlsx          ... and its report\n\n"
-    "\b\nExit codes: 0 done, 1 the answer is no, 2 bad input (one line per fault, naming the cell).",
+    "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000\n"
+    "  xlperf guide start           three questions, answered step by step\n"
+    "  xlperf report -o report.xlsx the shipped plans, computed, with charts\n"
+    "  xlperf new study.xlsx        a workbook of your own to edit\n"
+    "  xlperf report study.xlsx     ... and its report\n\n"
+    "\b\nExit codes: 0 done, 1 the answer is no, 2 bad input (its cell is named).",
 )
 @click.version_option(__version__, prog_name="xlperf", message="%(prog)s %(version)s")
 @click.pass_context

@@ -25,7 +25,7 @@ import click
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import percent
-from xlperf.catalog.schema import PER_CENT, Part, cells, rounded, values_of
+from xlperf.catalog.schema import Part, displayed, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -57,13 +57,18 @@ def say(*lines: str, err: bool = False, folded: bool = True) -> None:
 def fold(line: str, width: int) -> list[str]:
     """A sentence as lines of at most ``width`` letters (0: any); rows of tables and indented lines as they are.
 
-    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12)
-    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'])
+    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12), fold("error of 5.0 %", 13)
+    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'], ['error of', '5.0 %'])
     """
     if not width or len(line) <= width or "  " in line or line.startswith(" "):
         return [line]
     indent = "  " if line.startswith("- ") else ""
-    return wrap(line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
+    whole = line.replace(" %", f"{_UNBROKEN}%")
+    lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
+    return [own.replace(_UNBROKEN, " ") for own in lines]
+
+
+_UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 _COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}
@@ -203,12 +208,15 @@ def progress_words(count: int, length: int, label: str, seconds: float) -> str:
     '1,000 training plans: 250 done, 25 %, 50/s, 15 s left'
     >>> progress_words(250, 0, "plans tried", 5.0)
     'plans tried: 250, 50/s, 5 s'
+    >>> progress_words(5, 15, "15 answers", 31.0)
+    '15 answers: 5 done, 33 %, 6 s each, 62 s left'
     """
     rate = count / max(seconds, 1e-3)
+    speed = f"{1.0 / rate:.0f} s each" if 0.0 < rate < 1.0 else f"{rate:,.0f}/s"
     if not length or not count:
-        return f"{label}: {count:,}, {rounded(rate)}/s, {_time(seconds)}"
+        return f"{label}: {count:,}, {speed}, {_time(seconds)}"
     left = (length - count) / rate
-    return f"{label}: {count:,} done, {percent(count / length, 0)}, {rounded(rate)}/s, {_time(left)} left"
+    return f"{label}: {count:,} done, {percent(count / length, 0)}, {speed}, {_time(left)} left"
 
 
 def _time(seconds: float) -> str:
@@ -322,13 +330,13 @@ def deliver(
         wrote(output, len(whole[0][1]) if number is None else number, noun)
 
 
-def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str]) -> None:
-    """Write tables as a page to send, below the command that asked and some sentences."""
+def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str], title: str = "") -> None:
+    """Write tables as a page to send, below a title, else the command that asked, and some sentences."""
     from xlperf.page.tables import write_tables
 
     path, given = asked_of()
     asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
-    write_tables(output, path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
+    write_tables(output, title or path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
 
 
 def text_table(block: list[Part]) -> list[str]:
@@ -350,10 +358,7 @@ class TextColumn(NamedTuple):
     @classmethod
     def of(cls, column: Column, values: Any) -> TextColumn:
         """The column of a table in words."""
-        unit = column.unit if column.unit not in ("", "-") else ""
-        if column.name in PER_CENT and column.kind in ("number", "result"):
-            unit, values = "%", 100.0 * values
-        return cls(column.name.replace("_", " "), unit, cells(column, values), not column.is_text)
+        return cls(column.name.replace("_", " "), *displayed(column, values), not column.is_text)
 
     def folded(self, longest: int) -> TextColumn:
         """The column with cells on lines of at most so many letters."""
@@ -395,6 +400,7 @@ _DETAILS = (
 """Columns that a narrow terminal leaves out before results, the first of them first."""
 _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
+    *("constant", "value", "unit", "why", "rows", "runs", "median", "median error", "bias", "in the 80 % band"),
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
     *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
 )
@@ -445,8 +451,15 @@ def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
         below.append(f"All rows: {', '.join(f'{one.name} {one.cells[0]} {one.unit}'.rstrip() for one in shared)}.")
     if left_out:
         names = ", ".join(column.name for column in reversed(left_out))
-        below.append(f"Left out: {names}; --wide or -o FILE shows all.")
+        below.append(f"Left out: {names}; {_way_to_all()} shows all.")
     return [*lines, *([""] if below else []), *(line for words in below for line in wrap(words, width))]
+
+
+def _way_to_all() -> str:
+    """What a command that has left out columns may be given instead: its options, or a pipe where it lacks them."""
+    context = click.get_current_context(silent=True)
+    lacks = context is not None and not any("--wide" in option.opts for option in context.command.params)
+    return "| less -S" if lacks else "--wide or -o FILE"
 
 
 def _side_by_side(columns: Sequence[TextColumn], wrapped: bool) -> list[str]:

@@ -64,8 +64,6 @@ def report(
             raise click.UsageError("--uncertain goes with the plans of a workbook, not with --study")
         if catalog.measured:
             raise click.UsageError("--measured goes with the plans of a workbook, not with --study")
-        if is_page(output):
-            raise click.UsageError("a study writes a workbook (.xlsx)")
         _study(study, workbook, output, full, catalog.path)
         return
     if full:
@@ -111,11 +109,14 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     inputs = read_inputs(chosen, workbook, catalog, full)
     with working(f"the study {chosen.name}"):
         outcome = chosen.analyse(inputs)
-        write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
-    say(chosen.question)
-    for finding in outcome.findings:
-        say(f"{finding.tag}: {finding.words}")
-    say(f"What to do: {chosen.advised(outcome.facts)}")
+        if not is_page(output):
+            write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
+    found = [f"{finding.tag}: {finding.words}" for finding in outcome.findings]
+    lines = [*found, f"What to do: {chosen.advised(outcome.facts)}"]
+    if is_page(output):
+        tables = [(sheet.name, sheet.parts) for sheet in outcome.sheets]
+        write_tables_page(output, tables, lines, chosen.question)
+    say(chosen.question, *lines)
     wrote(output, len(outcome.findings), "finding")
 
 

@@ -18,11 +18,13 @@ from xlperf.catalog.schema import parts, viewed_columns
 from xlperf.cli.command import catalog_of, command
 from xlperf.cli.output import (
     STANDARD,
-    aligned,
+    TextColumn,
     is_workbook,
+    narrowed,
     progress,
     say,
     standard_output,
+    terminal_width,
     text_table,
     write_sheets,
     wrote,
@@ -292,7 +294,9 @@ def _announced(name: str) -> None:
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text under their header, line by line; numbers are aligned to the right."""
-    columns = list(zip(header, *rows, strict=True))
-    numbers = [all(word[:1].isdigit() or word in ("", "-") for word in words[1:]) for words in columns]
-    return aligned([[words[0], "-" * max(map(len, words)), *words[1:]] for words in columns], numbers)
+    """Columns of text under their header, as wide as the terminal; numbers are aligned to the right."""
+    columns = []
+    for name, *cells in zip(header, *rows, strict=True):
+        is_number = all(cell[:1].isdigit() or cell[:1] in ("", "-", "+") for cell in cells)
+        columns.append(TextColumn(name, "", cells, is_number))
+    return narrowed(columns, terminal_width())

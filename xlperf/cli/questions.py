@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from xlperf.cli.output import (
     is_workbook,
     progress,
     say,
+    terminal_width,
     text_table,
     took,
     write_sheets,
@@ -64,7 +66,11 @@ def form_options(kind: str, function: Any) -> Any:
 def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
     """Lines of an answer on a terminal: the sentence, results, ``shown``, and the assumptions."""
     card = [(one.header, f"{one.words}  80 %: {one.band}" if one.band else one.words) for one in answer.card]
-    columns = aligned([[header for header, _ in card], [words for _, words in card]], (False, False))
+    first = max((len(header) for header, _ in card), default=0) + 2
+    room = max(terminal_width() - first, 30) if terminal_width() else 0
+    lines = [(header if part == 0 else "", words) for header, whole in card
+             for part, words in enumerate(wrap(whole, room) if room and len(whole) > room else [whole])]  # fmt: skip
+    columns = aligned([[header for header, _ in lines], [words for _, words in lines]], (False, False))
     blocks = [[answer.words, *answer.beside], columns, shown, answer.notes]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
@@ -135,7 +141,7 @@ def _shown(answer: Answered) -> list[str]:
 def _ways(ways: Table) -> list[str]:
     """Lines of the ways to serve, the cheapest first."""
     from xlperf.base.units import MILLION
-    from xlperf.explore.fleet_plans import engine_title
+    from xlperf.interop.software import software_title
 
     if not len(ways):
         return []
@@ -146,7 +152,7 @@ def _ways(ways: Table) -> list[str]:
         size, prefill, users, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
         pools = prefill == prefill
         lines.append((
-            f"{row + 1}", engine_title(str(ways["software"][row])), "two" if pools else "one",
+            f"{row + 1}", software_title(str(ways["software"][row])), "two" if pools else "one",
             f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{users:,.0f}", f"{count:,.0f}",
             f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
         ))  # fmt: skip

@@ -4,6 +4,7 @@ samples), ``uncertainty``, ``worth`` of a change, ``diagnose``.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -243,9 +244,10 @@ def diagnose(
         if cure.better:
             from xlperf.interop.software import stack_named
 
-            written = stack_named(str(cure.plan.filled("software")[0])) or cure.plan.kind == "inference"
-            other = "" if written else " --for megatron"
-            say(f"its launch line: xlperf launch {output}{other}", err=True)
+            is_written = stack_named(str(cure.plan.filled("software")[0])) or cure.plan.kind == "inference"
+            named = [output, *([] if is_written else ["--for", "megatron"])]
+            named += [] if catalog is None else ["--catalog", catalog]
+            say(f"its launch line: xlperf launch {shlex.join(named)}", err=True, folded=False)
     if found.nothing_near:
         say(found.nothing_near, err=True)
         raise click.exceptions.Exit(1)

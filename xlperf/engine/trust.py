@@ -34,6 +34,7 @@ from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
+from xlperf.interop.software import software_title
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
 # Axes of published runs: accelerators, tokens in work per accelerator (of a training step or decode step), length
@@ -371,9 +372,10 @@ def _of_stack(kind: str, pair: _Pair, software: str, condition: str) -> _OfStack
     nobody = lacked(measured[""], asked)
     new = [name for name in lacked(measured.get(stack, measured[""]), asked) if name not in nobody]
     unread = stack in measured and stack not in pair.software
+    title = software_title(stack)
     words = (
-        f"; none by {stack}" * (unread and bool(pair.software))
-        + (f"; {stack} was never measured {in_words(asked, new)}" if new else "")
+        f"; none by {title}" * (unread and bool(pair.software))
+        + (f"; {title} was never measured {in_words(asked, new)}" if new else "")
         + (f"; nothing was measured {in_words(asked, nobody)}" if nobody else "")
     )
     return _OfStack(len(new), len(nobody), float(unread), words)

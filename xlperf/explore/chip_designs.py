@@ -323,7 +323,9 @@ def _chosen(devices: Table, results: Table, asked: Array, forms: _Forms) -> list
         if not reason and np.isnan(asked[row]):
             room = float(np.floor(left[row] / memory[row] * (1.0 + _ROUND)))
             lacks = (room + 1.0) * memory[row] - left[row]
-            more = f"the edge has room for {room:,.0f}; a further one lacks {lacks:,.1f} mm"
+            more = f"a further one lacks {lacks:,.1f} mm of the edge"
+            if room > number[row]:
+                more = f"their share of the edge; all of it beside the links holds {room:,.0f}"
             power = "by power" in str(limited[row]).split(";")[0]
             choices.append(
                 f"{counted(number[row], 'stack')} ({'all that their share of the power feeds' if power else more})"

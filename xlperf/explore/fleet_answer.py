@@ -321,8 +321,8 @@ def _trust(horizon: Horizon, machines: Table) -> Answer:
 
 
 def _basis(horizon: Horizon) -> str:
-    owners = ", ".join(dict.fromkeys(offer.owning.words for offer in horizon.offers if offer.owning))
-    return f"sheet generations; owned by the sheet servers: {owners or 'none'}"
+    owners = "; ".join(dict.fromkeys(offer.owning.words for offer in horizon.offers if offer.owning))
+    return f"rented by the sheet generations, owned by the sheet servers: {owners or 'none'}"
 
 
 def _defaults(horizon: Horizon) -> str:

@@ -21,7 +21,7 @@ from xlperf.engine.trust import BADGES
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
-from xlperf.interop.software import STACKS, engines_on, searched_engines
+from xlperf.interop.software import STACKS, engines_on, searched_engines, software_title
 
 ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
@@ -419,16 +419,6 @@ def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
     return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
 
 
-def engine_title(engine: str) -> str:
-    """Name of an engine in its makers' spelling.
-
-    >>> engine_title("vllm"), engine_title("my-engine")
-    ('vLLM', 'my-engine')
-    """
-    titles = {stack.software: stack.title for stack in STACKS.values() if stack.label}
-    return titles.get(engine, engine)
-
-
 def engines_of(form: Table, catalog: Catalog) -> list[str]:
     """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there."""
     table = catalog.tables["accelerators"]
@@ -446,7 +436,7 @@ def engines_of(form: Table, catalog: Catalog) -> list[str]:
     known = {row_["engine"] for row_ in stack_rows("engine")}
     if asked in known:
         names = ", ".join(result)
-        problem = f"{engine_title(asked)} does not run on {accelerator}; engines that do: {names}; or auto for all"
+        problem = f"{software_title(asked)} does not run on {accelerator}; engines that do: {names}; or auto for all"
         raise InputError(Fault(place, problem))
     if catalog.calibration.knows_software("serving_software", asked):
         return [asked]

@@ -99,8 +99,8 @@ def lacking_words(hours: Hours) -> str:
 def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper."""
     table = catalog.tables["api_prices"]
-    model = str(form.text("model")[0]).casefold()
-    rows = np.flatnonzero([str(name).casefold() == model for name in table.text("model").tolist()])
+    model = catalog.rows("models", form.text("model")[:1], form, "model")
+    rows = np.flatnonzero(catalog.known_rows("models", table.text("model")) == model)
     if not len(rows):
         return {}
     prompt, generated = (float(form.number(name)[0]) for name in ("prompt_length", "output_length"))

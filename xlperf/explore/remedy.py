@@ -225,7 +225,7 @@ def _memory(before: Table, after: Table) -> str:
     name = "memory_reserved" if "memory_reserved" in before else "memory"
     old, new = (float(results.number(name)[0]) / 2.0**30 for results in (before, after))
     change = f"{old:.4g} -> " if abs(new / old - 1.0) > 1e-3 else ""
-    return f"memory {change}{new:.4g} of {after.number('memory_capacity')[0] / 2.0**30:.4g} GiB"
+    return f"{name.replace('_', ' ')} {change}{new:.4g} of {after.number('memory_capacity')[0] / 2.0**30:.4g} GiB"
 
 
 def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
+from xlperf.interop.software import software_title
 
 SPLITS = "splits"  # table of splits beside an answer
 SYNCHRONOUS, ASYNCHRONOUS = "synchronous", "asynchronous"
@@ -320,8 +321,9 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
         "recompute": plan.word("recompute"),
         "step_cost": best.step * count * price, "run_time": best.step * steps,
         "run_cost": best.step * count * price * steps, PLAN: plan,
-        "defaults_used": f"{form.filled('rollout_software')[0]} engines, trainer {plan.filled('software')[0]}, packed "
-        f"sequences; rollouts take {form.filled('rollout_slowdown')[0]:g} times as long as in serving, the trainer "
+        "defaults_used": f"{software_title(str(form.filled('rollout_software')[0]))} engines, "
+        f"trainer {software_title(str(plan.filled('software')[0]))}, packed sequences; rollouts take "
+        f"{form.filled('rollout_slowdown')[0]:g} times as long as in serving, the trainer "
         f"{form.filled('training_slowdown')[0]:g} times as long as in pre-training",
     }  # fmt: skip
     answer |= {name: plan.value(name) for name in TRAINER}

@@ -31,7 +31,6 @@ from xlperf.explore.fleet_plans import (
     Fleet,
     Machines,
     crossed,
-    engine_title,
     engines_of,
     first_ways,
     in_slices,
@@ -62,6 +61,7 @@ from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, sh
 from xlperf.explore.owning import owning_answer, unread_score
 from xlperf.explore.search import stacked
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
+from xlperf.interop.software import software_title
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
@@ -419,9 +419,9 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
 def way_words(software: str, mode: str, answer: Answer) -> str:
     """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
     if mode != TWO:
-        return f"{engine_title(software)} in one pool"
+        return f"{software_title(software)} in one pool"
     prefill = answer["prefill_accelerators"]
-    return f"{engine_title(software)}, {prefill:,.0f} prefill and {answer['copy_size'] - prefill:,.0f} decode"
+    return f"{software_title(software)}, {prefill:,.0f} prefill and {answer['copy_size'] - prefill:,.0f} decode"
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
@@ -463,7 +463,7 @@ def _format_words(published: CheckpointFormats, is_own: bool, weights: str, prod
 
 def _defaults(plan: Table) -> str:
     pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
-    engine = str(plan.filled("software")[0])
+    engine = software_title(str(plan.filled("software")[0]))
     hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
     prefixes = f"{percent(hits, 0)} of the prompts cached" if hits else "no shared prefixes"
     drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"

@@ -17,7 +17,7 @@ from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, engine_title, with_columns
+from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
@@ -33,6 +33,7 @@ from xlperf.explore.session_states import (
     tiers_of,
     whole,
 )
+from xlperf.interop.software import software_title
 
 SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""
@@ -177,8 +178,9 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     order = "overlap" if copy.overlap else "precede"
     traced = f"trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
     answer["defaults_used"] = (
-        f"{traced}{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently "
-        f"used is evicted; each tier also holds what the faster ones do; loads {order} prefill"
+        f"{traced}{software_title(answer['software'])}, continuous batching in one pool; sessions stay with "
+        f"their copy; least recently used is evicted; each tier also holds what the faster ones do; "
+        f"loads {order} prefill"
     )
     words = [f"{one.name}: {one.size / _GIGA:,.0f} GB at {one.bandwidth / _GIGA:,.0f} GB/s each" for one in tiers]
     answer["tiers_used"] = "; ".join(words) or "no tier outside the accelerators"
@@ -251,7 +253,7 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
     cost = cost_words(form, best.hours, 1000.0 * answer["cost_per_session"] / best.hours.paid, " per 1,000 sessions")
     more = _worth_in_words(answer)
     return (
-        f"{many} ({copy}) with {engine_title(answer['software'])}{cost}: {hits}, later turns start after "
+        f"{many} ({copy}) with {software_title(answer['software'])}{cost}: {hits}, later turns start after "
         f"{answer['ttft_later']:,.2f} s; {answer['limit']}.{more}{lacking_words(best.hours)}"
     )
 

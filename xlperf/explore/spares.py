@@ -352,7 +352,7 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     }  # fmt: skip
     rows = _shown_rows(rates, steps.availability, chosen)
     domains = "; ".join(
-        f"{one.kind} of {one.size:,.0f} every {one.mtbf / HOUR:,.0f} h"
+        f"{one.kind}{f' of {one.size:,.0f}' if one.size > 1.0 else ''} fails every {one.mtbf / HOUR:,.0f} h"
         + (f", back in {one.repair / HOUR:,.0f} h" if one.repair else "")
         for one in work.domains
     )

@@ -42,7 +42,7 @@ from xlperf.explore.objectives import (
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.interop.launch_stacks import flags
-from xlperf.interop.software import stack_of_software
+from xlperf.interop.software import software_title, stack_of_software
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
@@ -444,7 +444,7 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     answer["price_basis"] = hours.basis
     answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     stack = str(plan.filled("software")[0])
-    answer["defaults_used"] = (_UNMEASURED if stack == ANY else stack) + (
+    answer["defaults_used"] = (_UNMEASURED if stack == ANY else software_title(stack)) + (
         f", {plan.filled('optimizer')[0]}, "
         f"{plan.filled('attention')[0]} attention; an accelerator fails every "
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"

@@ -24,7 +24,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import FLAGS, Column, Part, column, rounded, shown, split_header
+from xlperf.catalog.schema import FLAGS, Column, Part, column, displayed, rounded, shown, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chips import RATE
@@ -100,7 +100,7 @@ class Result(pd.DataFrame):
 
     @property
     def plot(self) -> Plots:
-        """Plots: ``plot("roofline")``, ``"waterfall"``, ``"frontier"``, ``"bands"``, and the kinds of a DataFrame."""
+        """Plots: ``plot("roofline")``, ``"waterfall"``, ``"frontier"``, ``"bands"``, ``"bars"``, and a DataFrame's."""
         return Plots(self)
 
     @property
@@ -151,7 +151,7 @@ def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
     return pd.DataFrame(columns, index=index)
 
 
-KINDS = ("roofline", "waterfall", "frontier", "bands")
+KINDS = ("roofline", "waterfall", "frontier", "bands", "bars")
 _PEAK = "peak_flop_rate_"
 _COLOURS = {"compute": "tab:red", "memory": "tab:blue", "network": "tab:green", "overhead": "tab:gray"}
 _AXES = (
@@ -160,6 +160,9 @@ _AXES = (
     ("unit_cost", RATE),
 )
 """Columns along and up of a frontier, by the results that have them."""
+_BARS = {"exposed_time": "operator", "probability": "cause"}
+"""Columns that are drawn as bars, and the columns with their labels."""
+_MOST_BARS = 15
 
 
 class Plots(PlotAccessor):
@@ -188,6 +191,8 @@ class Plots(PlotAccessor):
             return "frontier"
         if self._result.content.plans is not None and len(self._result) == 1:
             return "waterfall"
+        if any(name in block for name in (*_BARS, "unit_cost")):
+            return "bars"
         return "bands" if any(f"{name}_low" in block for name in block) else "line"
 
     def roofline(self, row: int = 0, ax: Axes | None = None) -> Axes:
@@ -234,7 +239,7 @@ class Plots(PlotAccessor):
         for name, start, value in zip(names, [*starts[:-1], 0.0], [*values, starts[-1]], strict=True):
             axes.annotate(f" {rounded(float(value))}", (start + value, name), va="center")
         axes.invert_yaxis()
-        axes.margins(x=0.12)
+        axes.margins(x=0.2)
         axes.set(xlabel=f"time ({times[0][0].unit})", title=_title(plan))
         return axes
 
@@ -271,15 +276,44 @@ class Plots(PlotAccessor):
         axes = _axes(ax)
         places = np.arange(len(middle))
         axes.errorbar(places, value, [value - low, high - value], fmt="o", capsize=4)
-        names = block["name"][1].tolist() if "name" in block else [""] * len(middle)
-        index = self._result.index.tolist()
-        axes.set_xticks(places, [str(name) or str(at) for name, at in zip(names, index, strict=True)])
+        axes.set_xticks(places, self._names())
         axes.set(ylabel=f"{declared.header}, 80 % band")
+        return axes
+
+    def bars(self, column: str | None = None, ax: Axes | None = None) -> Axes:
+        """A column as bars, the rows in which it is largest; without one that of the result, of a chip its cost."""
+        block = self._block
+        parts = [part for name, part in block.items() if name.startswith("cost_") and part[0].is_result]
+        if column is None and "unit_cost" in block and len(self._result) == 1:
+            declared = block["unit_cost"][0]
+            drawn = [(one.words.removeprefix("cost "), float(shown(one, values)[0])) for one, values in parts]
+        else:
+            declared, values = self._column(column, next((name for name in _BARS if name in block), ""))
+            labels = block[_BARS[declared.name]][1] if declared.name in _BARS else self._result.index
+            drawn = list(zip(map(str, labels.tolist()), shown(declared, values).tolist(), strict=True))
+            drawn = sorted(drawn, key=lambda bar: -np.nan_to_num(bar[1]))[:_MOST_BARS]
+        axes = _axes(ax)
+        axes.barh(range(len(drawn)), [value for _, value in drawn])
+        axes.set_yticks(range(len(drawn)), [label for label, _ in drawn])
+        axes.invert_yaxis()
+        axes.set(xlabel=declared.header)
         return axes
 
     @property
     def _block(self) -> dict[str, Part]:
         return {part[0].name: part for part in self._result.content.whole}
+
+    def _names(self) -> list[str]:
+        """A label for each row: its name, else the entries that differ between rows, else its index."""
+        block = self._block
+        if "name" in block and all(block["name"][1].tolist()):
+            return [str(name) for name in block["name"][1].tolist()]
+        entries = [(one.words, displayed(one, values)[1]) for one, values in block.values() if not one.is_result]
+        varied = [(words, cells) for words, cells in entries if len(set(cells)) > 1][:2]
+        if not varied:
+            return [str(at) for at in self._result.index.tolist()]
+        return ["\n".join(f"{words} {cell}" for words, cell in zip((words for words, _ in varied), row, strict=True))
+                for row in zip(*(cells for _, cells in varied), strict=True)]  # fmt: skip
 
     def _column(self, given: str | None, name: str) -> Part:
         wanted = split_header(given)[0] if given is not None else name

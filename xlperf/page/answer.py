@@ -6,6 +6,7 @@ The sliders move over answers to similar questions, which are computed when the 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import product
@@ -19,12 +20,12 @@ from xlperf.base.errors import printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Part, cells, column, questions, results_of, rounded, shown_columns, unit_of
+from xlperf.catalog.schema import Part, cells, column, displayed, questions, results_of, rounded, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.fleet_plans import engine_title
 from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.workers import worked
+from xlperf.interop.software import software_title
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
 
@@ -49,21 +50,22 @@ def card(results: Sequence[Shown]) -> str:
 
 def table(block: Sequence[Part]) -> str:
     """Columns with any value, below their names and units."""
-    filled = [(column, words) for column, values in block if any(words := cells(column, values[:MOST_ROWS]))]
+    read = [(column, *displayed(column, values[:MOST_ROWS])) for column, values in block]
+    filled = [(column, unit, words) for column, unit, words in read if any(words)]
     if not filled:
         return ""
-    numbers = [not column.is_text for column, _ in filled]
-    units = [column.unit if column.unit not in ("", "-") else "" for column, _ in filled]
-    head = row([column.words for column, _ in filled], numbers, "th")
+    numbers = [not column.is_text for column, _, _ in filled]
+    units = [unit for _, unit, _ in filled]
+    head = row([column.words for column, _, _ in filled], numbers, "th")
     head += row(units, numbers, "th") if any(units) else ""
-    lines = [row(words, numbers) for words in zip(*(words for _, words in filled), strict=True)]
+    lines = [row(words, numbers) for words in zip(*(words for _, _, words in filled), strict=True)]
     count = len(block[0][1])
     more = f"<p>{count - MOST_ROWS:,} more rows</p>" if count > MOST_ROWS else ""
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>{more}"
 
 
-_WIDTH, _BAR, _LABELS, _WORDS = 640, 24, 190, 90
-"""Width of a chart, height of a bar, widths of the labels and of the words behind a bar. [pixel]"""
+_WIDTH, _BAR, _LETTER, _WORDS = 640, 24, 7.2, 90
+"""Width of a chart, height of a bar, widths of a letter of a label and of the words behind a bar. [pixel]"""
 _HEIGHT, _MARGIN = 260, 52
 
 
@@ -82,15 +84,16 @@ def bars(title: str, drawn: Sequence[Bar]) -> str:
     most = max((max(bar.value, bar.high if bar.high == bar.high else 0.0) for bar in drawn), default=0.0)
     if not most > 0.0:
         return ""
-    scale = (_WIDTH - _LABELS - _WORDS) / most
+    left = min(max(190.0, _LETTER * max(len(bar.label) for bar in drawn) + 10.0), 0.6 * _WIDTH)
+    scale = (_WIDTH - left - _WORDS) / most
     lines = []
     for place, bar in enumerate(drawn):
         top = place * _BAR
-        end = _LABELS + scale * bar.value
-        lines.append(f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{text(bar.label)}</text>')
-        lines.append(f'<rect x="{_LABELS}" y="{top + 3}" width="{end - _LABELS:.1f}" height="{_BAR - 6}"/>')
+        end = left + scale * bar.value
+        lines.append(f'<text x="{left - 8:.1f}" y="{top + 16}" text-anchor="end">{text(bar.label)}</text>')
+        lines.append(f'<rect x="{left:.1f}" y="{top + 3}" width="{end - left:.1f}" height="{_BAR - 6}"/>')
         if bar.low == bar.low:
-            ends = [_LABELS + scale * value for value in (bar.low, bar.high)]
+            ends = [left + scale * value for value in (bar.low, bar.high)]
             lines.append(f'<path d="M{ends[0]:.1f} {top + 12}H{ends[1]:.1f}"/>')
             end = max(end, ends[1])
         lines.append(f'<text x="{end + 6:.1f}" y="{top + 16}">{text(bar.words)}</text>')
@@ -105,6 +108,8 @@ def curve(
     most = [max(values) for values in zip(*points, *([marked] if marked else []), strict=True)]
     if not all(value > 0.0 for value in most):
         return ""
+    ticks = [_ticks(value) for value in most]
+    most = [each[-1] for each in ticks]
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
@@ -120,11 +125,24 @@ def curve(
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
     ]
-    for part in (0.0, 0.5, 1.0):
-        x, y = at((part * most[0], part * most[1]))
-        lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{rounded(part * most[0])}</text>')
-        lines.append(f'<text x="{_MARGIN - 6}" y="{y + 4:.1f}" text-anchor="end">{rounded(part * most[1])}</text>')
+    for along in ticks[0]:
+        x = at((along, 0.0))[0]
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{along:,.10g}</text>')
+    for up in ticks[1]:
+        y = at((0.0, up))[1] + 4.0
+        lines.append(f'<text x="{_MARGIN - 6}" y="{y:.1f}" text-anchor="end">{up:,.10g}</text>')
     return _svg(title, _HEIGHT, lines)
+
+
+def _ticks(most: float) -> list[float]:
+    """Round numbers along an axis from 0, five steps at the most, the last at or above the largest value.
+
+    >>> _ticks(43.6), _ticks(1429.0)
+    ([0.0, 10.0, 20.0, 30.0, 40.0, 50.0], [0.0, 500.0, 1000.0, 1500.0])
+    """
+    power = 10.0 ** math.floor(math.log10(most))
+    step = next(each * power for each in (0.2, 0.25, 0.5, 1.0, 2.0) if most <= 5.0 * each * power)
+    return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def _svg(title: str, height: int, lines: Sequence[str]) -> str:
@@ -227,7 +245,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     if trust:
         lines.append(f'<div class="tile"><span>trust, as asked</span><b>{text(trust.lower())}</b></div>')
     grid = {
-        "axes": [axis.texts for axis in asked.axes],
+        "axes": [list(map(_said, axis.texts)) for axis in asked.axes],
         "points": [
             dict(zip(("answer", "more"), _parted(words), strict=True))
             | {"tiles": [[one.words, _band(one)] for one in shown]}
@@ -266,11 +284,21 @@ def _band(one: Shown) -> str:
 
 
 def _slider(kind: str, place: int, axis: Axis) -> str:
+    now = text(_said(axis.texts[axis.place]))
     return (
-        f'<label>{text(column(kind, axis.name).header)}: <output id="value-{place}">{text(axis.texts[axis.place])}'
-        f'</output><input type="range" id="axis-{place}" min="0" max="{len(axis.texts) - 1}" value="{axis.place}">'
+        f'<label>{text(column(kind, axis.name).header)}: <output id="value-{place}">{now}</output>'
+        f'<input type="range" id="axis-{place}" min="0" max="{len(axis.texts) - 1}" value="{axis.place}">'
         "</label>"
     )
+
+
+def _said(entry: str) -> str:
+    """An entry with its thousands parted.
+
+    >>> _said("40000"), _said("0.25"), _said("3 nm")
+    ('40,000', '0.25', '3 nm')
+    """
+    return f"{float(entry):,.0f}" if entry.isdigit() and len(entry) > 3 else entry
 
 
 def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
@@ -278,7 +306,7 @@ def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
     heads += [one.header for one in points[0][1]]
     numbers = [True] * len(heads)
     rows = [
-        row([*entries.values(), *(one.words for one in shown)], numbers)
+        row([*map(_said, entries.values()), *(one.words for one in shown)], numbers)
         for entries, (_, shown) in zip(asked.entries, points, strict=True)
     ]
     return f"<table><thead>{row(heads, numbers, 'th')}</thead><tbody>{''.join(rows)}</tbody></table>"
@@ -332,4 +360,4 @@ def _lines(ways: Table) -> Iterator[dict[str, Any]]:
 def _bar(way: dict[str, Any]) -> Bar:
     pools = ", two pools" if way["prefill_accelerators"] == way["prefill_accelerators"] else ""
     count, low, high = (float(way[f"accelerators{end}"]) for end in ("", "_low", "_high"))
-    return Bar(f"{way['place']}: {engine_title(str(way['software']))}{pools}", count, rounded(count), low, high)
+    return Bar(f"{way['place']}: {software_title(str(way['software']))}{pools}", count, rounded(count), low, high)

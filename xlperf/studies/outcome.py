@@ -22,7 +22,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.cells import shown as cell_words
 from xlperf.catalog.check import name_faults
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
-from xlperf.catalog.schema import Column, table_schema, unit_of
+from xlperf.catalog.schema import Column, Part, table_schema, unit_of
 from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Cells, Workbook
 from xlperf.engine.software import peak_names
@@ -92,6 +92,17 @@ class StudySheet:
             names = [name for name, _ in groupby(self.values(by))]
             if len(set(names)) < len(names):
                 raise ValueError(f'sheet {self.name}: rows of a series of "{by}" are apart: {names}')
+
+    @property
+    def parts(self) -> list[Part]:
+        """The columns of the table with their values in the units used inside."""
+        each = [(column, self.values(column.name)) for column in self.columns]
+        return [
+            (column, np.array(["" if value is None else str(value) for value in values], dtype=object))
+            if column.is_text
+            else (column, self.numbers(column.name) * unit_of(column).factor)
+            for column, values in each
+        ]
 
     def values(self, column: str) -> list[Value]:
         """Values of a column."""

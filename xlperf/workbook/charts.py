@@ -34,7 +34,7 @@ from openpyxl.utils import get_column_letter, quote_sheetname, range_boundaries
 
 from xlperf.base import resources
 from xlperf.base.arrays import added
-from xlperf.base.units import MILLION
+from xlperf.base.units import MILLION, UNITS
 from xlperf.workbook.style import FONT, INK, MUTED, NAVY, RULE
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ def characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
 def text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float = 0) -> RichText:
     """How labels are written. [pt]"""
     body = RichTextProperties(rot=round(degrees * 60000), vert="horz")
-    paragraph = Paragraph(
-        pPr=ParagraphProperties(defRPr=characters(size, colour_, bold)), endParaRPr=CharacterProperties()
-    )
-    return RichText(bodyPr=body, p=[paragraph])
+    look = ParagraphProperties(defRPr=characters(size, colour_, bold))
+    return RichText(bodyPr=body, p=[Paragraph(pPr=look, endParaRPr=CharacterProperties())])
 
 
 def title(words: str, size: float, colour_: str, bold: bool, x: float | None = None, y: float | None = None) -> Title:
@@ -223,11 +221,13 @@ class Cells:
         return StrRef(f=self.address, strCache=StrData(ptCount=len(values), pt=points))
 
     def name(self) -> SeriesLabel:
-        """The name of a series."""
+        """The name of a series, without the unit of its header: the axis has it."""
         reference = self.texts()
         if self.known is not None:
             reference.f = self.address.replace("$", "")
-        return SeriesLabel(strRef=reference)
+            return SeriesLabel(strRef=reference)
+        words, _, unit = str(self.values[0]).rpartition(" (")
+        return SeriesLabel(v=words) if unit[:-1] in UNITS and unit.endswith(")") else SeriesLabel(strRef=reference)
 
     def numbers(self) -> NumRef:
         """A reference with its numbers cached."""
@@ -302,7 +302,7 @@ def legend_height(chart: Any) -> float:
     if len(every) == 1:
         chart.legend = None
         return 0.0
-    names = [series.tx.strRef.strCache.pt[0].v for series in every if series.tx is not None]
+    names = [series.tx.v or series.tx.strRef.strCache.pt[0].v for series in every if series.tx is not None]
     lines = math.ceil(sum(0.165 * len(name) + 1.1 for name in names) / (0.92 * chart.width)) if names else 0
     return 0.35 + 0.45 * max(lines, 1)
 
@@ -382,8 +382,8 @@ class Part:
 
 
 def _beside(labels: Cells, size: tuple[float, float]) -> float:
-    """Width that labels of horizontal bars take, half of the chart at the most. [cm]"""
-    return min(0.14 * longest(labels) + 0.7, 0.5 * size[0])
+    """Width that labels of horizontal bars take; half of the chart stays for the bars, or 5 cm of a wide one. [cm]"""
+    return min(0.14 * longest(labels) + 0.7, max(0.5 * size[0], size[0] - 5.0))
 
 
 Size = tuple[float, float]

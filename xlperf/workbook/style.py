@@ -331,7 +331,8 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
         return usual
     if column.unit == "-" and column.table != "study" and not broken:
         return usual
-    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), 4)
+    most = max(4 - math.floor(math.log10(numbers[-1])), 1)  # five figures of the largest [-]
+    decimals = min(max(2 - math.floor(math.log10(numbers[len(numbers) // 10])), 0), most, 4)
     decimals = next((own for own in range(decimals) if all(round(v, own) == v for v in numbers)), decimals)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
     if min(own) < 0.0:

@@ -131,7 +131,7 @@ def _serve(page: Page, cells: dict[str, str], r: dict[str, str], others: list[st
     x, y = Axis("token/s for a user", "0"), Axis("token/s per accelerator", "#,##0", grid=True)
     page.place(chart, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.50, 0.03, 0.47, 0.28))
     _others_table(page, r["fleet_cost_per_million_output_tokens"])
-    page.put("F39", f'=IFERROR({r["api_answer"]}&"","")', "text", last="R39")
+    page.put("F39", f'=IFERROR({r["api_answer"]}&"","")', "text", last="R40")
 
 
 def _curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Asked) -> None:
@@ -397,7 +397,7 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
             f"IF(ISNUMBER({_RATE}{more}),{letter}{more}-${letter}${_WORTH},${letter}${_WORTH}-{letter}{less})"
             for letter in (_RATE, _COST)
         )
-        verdict = f'IF(BH{row}>BG{row},"worth it",IF(BH{row}=0,"no gain",IF(BH{row}<0,"too much","too dear")))'
+        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"less pays","too dear")))'
         line = (
             words, f"={size}", f'=IFERROR({gained}/BE{row},"")',
             f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/BE{row},0),"")',
@@ -432,7 +432,7 @@ def _worth(page: Page) -> None:
         words, *values = (f"{page.source}${column}${_WORTH + number}" for column in ("BD", "BF", "BH", "BG", "BI"))
         line = (f"={words}", *map(_or_dash, values))
         page.line(25 + number, zip("MOPQR", line, ("", "0.00", "#,##0.0", "#,##0.0", ""), strict=True))
-    page.in_colour("R25:R28", 'LEFT($R25,5)="worth"', _GOOD)
+    page.in_colour("R25:R28", '$R25="pays"', _GOOD)
 
 
 def _list(page: Page) -> None:
@@ -440,7 +440,7 @@ def _list(page: Page) -> None:
     heads = ("technology", "memory stacks", "cache (MB)", "dies", "token/s", "USD a unit", "W", "best value")
     letters = "BCDFGHIJ"
     for letter, words in zip(letters, heads, strict=True):
-        page.put(f"{letter}{_SHOWN - 1}", words, "head" if letter != "B" else "cell left")
+        page.put(f"{letter}{_SHOWN - 1}", words, "head" if letter != "B" else "tall head left")
     page.put(f"M{_SHOWN - 1}", "no answer because", "head")
     names = [column.name for column in table_schema("chip").columns]
     columns = (*(get_column_letter(1 + names.index(name)) for name in AXES), _RATE, _COST, _POWER)

@@ -132,7 +132,7 @@ def shortened(cell: str) -> str:
     return f'=IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
 
 
-def _entry_format(column: Column) -> str:
+def entry_format(column: Column) -> str:
     """Number format of an entry, which shows what was typed: shares in percent and years have formats of their own."""
     code = number_format(column)
     return code if column.unit == "-" and (code == "0" or "%" in code) else _AS_TYPED
@@ -273,7 +273,7 @@ class Page:
             last = f"D{row}" if not own.beside and len(own.value) > _LONG_ENTRY else ""
             value = number if is_number and number == number else own.value
             look = "input" if column.kind == "text" and own.beside else "input shrunk"
-            self.put(f"C{row}", value, look, _entry_format(column) if is_number else "", last)
+            self.put(f"C{row}", value, look, entry_format(column) if is_number else "", last)
             self.rule(f"C{row}:{last or f'C{row}'}", "bottom", "thin", _INPUT_RULE)
             cells[own.column] = f"{place}$C${row}"
             words = f'"{own.choices}"'

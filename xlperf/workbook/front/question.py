@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.styles import Alignment
+from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.table import Table as NativeTable
 
@@ -16,9 +16,20 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column, Question, results_of, shown_columns, table_schema
 from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, front_words, scatter
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, entry_format, front_words, scatter
 from xlperf.workbook.package import lines_of
-from xlperf.workbook.style import INK, aligned_format, column_widths, home, number_format, page_setup, put, texts, title
+from xlperf.workbook.style import (
+    FONT,
+    INK,
+    aligned_format,
+    column_widths,
+    home,
+    number_format,
+    page_setup,
+    put,
+    texts,
+    title,
+)
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -164,11 +175,20 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     plot = (0.14, 0.03, 0.83, 0.78)
     if kind == "lying":
         axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.38, 0.94)
-    legend: Any = (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else ""
     if question.rows > _ROWS:
-        plot, legend = (0.14, 0.14, 0.83, 0.67), (0.14, 0.01, 0.83, 0.1)
         axes = axes[0]._replace(size=6), axes[1]
-    page.place(chart, "F14:K27", *axes, plot, legend)
+    for number, (letter, _) in enumerate(own if len(own) > 1 else ()):
+        _legend(page, number, f"{page.source}{letter}{_FIRST - 1}")
+    page.place(chart, f"F{16 if len(own) > 1 else 14}:K27", *axes, plot)
+
+
+def _legend(page: Page, number: int, name: str) -> None:
+    """A name of a series in its colour, two in a row above the chart; a series without a name has none."""
+    first, last = (("F", "H"), ("I", "K"))[number % 2]
+    row = 14 + number // 2
+    words = f'=IF({name}=" ","","\N{BLACK SQUARE} "&{name})'
+    cell = page.put(f"{first}{row}", words, "tile note", last=f"{last}{row}")
+    cell.font = Font(name=FONT, size=8, color=f"FF{_COLOURS[number]}")
 
 
 TOP = 4
@@ -221,14 +241,14 @@ def number_page(
     row = _section(sheet, TOP + 1, "Entries")
     for column in table_schema(form).columns:
         if column.name in cells:
-            _line(sheet, row, column, live, f'=IF({cells[column.name]}&""="","blank",{cells[column.name]})')
+            formula = f'=IF({cells[column.name]}&""="","blank",{cells[column.name]})'
+            _line(sheet, row, column, live, formula, entry_format(column))
             row += 1
     for words, column, band in _results(page, form):
         if words:
             row = _section(sheet, row, words)
-        _line(
-            sheet, row, column, live, f'=IFERROR(IF({results[column.name]}&""="","none",{results[column.name]}),"none")'
-        )
+        formula = f'=IFERROR(IF({results[column.name]}&""="","none",{results[column.name]}),"none")'
+        _line(sheet, row, column, live, formula, number_format(column))
         if band:
             digits = "#,##0" if column.unit == "-" else "#,##0.00"  # LibreOffice takes no conditions inside TEXT
             low, high = (f'TEXT({results[name]},"{digits}")' for name in band)
@@ -261,14 +281,14 @@ def _section(sheet: Any, row: int, words: str) -> int:
     return row + 1
 
 
-def _line(sheet: Any, row: int, column: Column, live: Live, formula: str) -> None:
+def _line(sheet: Any, row: int, column: Column, live: Live, formula: str, code: str) -> None:
     put(sheet[f"A{row}"], column.header.partition(" (")[0], "xlperf key")
-    shown = live.styled(sheet[f"B{row}"], formula, "xlperf computed", number_format(column))
+    shown = live.styled(sheet[f"B{row}"], formula, "xlperf computed", code)
     sheet[f"B{row}"].alignment = Alignment(horizontal="right", vertical="center", wrap_text=True)
     put(sheet[f"C{row}"], "" if column.unit == "-" else column.unit, "xlperf computed", wrapped=False)
     put(sheet[f"D{row}"], None, "xlperf computed")
     put(sheet[f"E{row}"], column.meaning, "xlperf reason", wrapped=True)
-    lines = max(lines_of(column.meaning, 108.0), lines_of(shown, 24.0) if isinstance(shown, str) else 1)
+    lines = max(lines_of(column.meaning, 122.0), lines_of(shown, 24.0) if isinstance(shown, str) else 1)
     sheet.row_dimensions[row].height = 4.0 + 11.0 * lines
 
 

@@ -116,7 +116,7 @@ def _listed(
             live.styled(start[f"D{row}"], f"='{name}'!F5&\"\"", "xlperf note")
             start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
             start.merge_cells(f"D{row}:F{row}")
-            start.row_dimensions[row].height = 26
+            start.row_dimensions[row].height = 30
         elif name in tables:
             put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
 
@@ -146,7 +146,7 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    column_widths(sheet, 2, 26, 40, 3, 44, 50, 26, 12, 12, 12)
+    column_widths(sheet, 2, 30, 36, 3, 44, 45, 28, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
     # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
@@ -206,6 +206,7 @@ def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, exa
     for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
         column = table_schema(kind).by_name[name]
         live.put(put(sheet[f"{left}{row}"], None, "xlperf key"), column.header)
+        _shrunk(sheet[f"{left}{row}"])
         cell = put(sheet[f"{right}{row}"], None, "xlperf input", number_format(column))
         live.put(cell, value if examples else None)
         _left(cell)
@@ -226,11 +227,15 @@ def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, exa
     put(sheet[f"{right}{top}"], "value", "xlperf header result")
     for row, name in enumerate(CARD_RESULTS[kind][:-1], start=top + 1):
         column = results_of(kind).by_name[name]
-        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        _shrunk(put(sheet[f"{left}{row}"], column.header, "xlperf key"))
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
         live.styled(answer, f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")', number=shown)
         _left(answer)
+
+
+def _shrunk(cell: Any) -> None:
+    cell.alignment = Alignment(horizontal="left", vertical="center", shrink_to_fit=True)
 
 
 def _left(cell: Any) -> None:

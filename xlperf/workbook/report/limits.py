@@ -46,7 +46,7 @@ MOST_PLANS = 96
 _PER_CHART = 28
 _TOP = 4
 _BETWEEN = 3  # rows from the end of a table to the next chart; the page ends with the table
-_SHARE_WIDTH, _SIDE_WIDTH, _GAP = 19.4, 11.6, 0.2
+_SHARE_WIDTH, _SIDE_WIDTH, _GAP = 17.4, 13.6, 0.2
 
 
 class _Field(NamedTuple):

@@ -42,6 +42,7 @@ from xlperf.workbook.style import (
     colour_scale,
     column_widths,
     even_rows,
+    fitted_format,
     heading,
     height_of,
     keep_together,
@@ -305,6 +306,10 @@ def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int)
     first, last = get_column_letter(columns[0]), get_column_letter(columns[-1])
     area = f"{first}{top + 1}:{last}{top + len(source.rows)}"
     colour_scale(sheet, area, "F7FAFC", "B9D3EE", "7FB2E5")
+    code = fitted_format(source.columns[columns[0] - 1], [value for name in names for value in source.values(name)])
+    for row in sheet[area]:
+        for cell in row:
+            cell.number_format = code
 
 
 def _columns_across(sheet: Worksheet, width: float) -> int:
