@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import math
@@ -338,11 +339,27 @@ def test_an_empty_table_is_still_a_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def printed(converted: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """Folder, output and messages of the command without arguments: the report of all plans."""
+    folder, out, err = tmp_path_factory.mktemp("printed"), io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert run(["report"]) == 0
+    return folder, out.getvalue(), err.getvalue()
+
+
+def test_a_report_is_made_of_the_shipped_workbook(complete: tuple[Path, str, str]) -> None:
+    folder, out, err = complete
+    answers = [line.partition(": ")[0] for line in out.splitlines()]
+    assert {"Training Meta-Llama-3.1-8B", "Serving Llama2-7B", "Least memory left, serving"} < set(answers)
+    assert err.startswith("report.xlsx: ") and err.count("\n") == 1
+    assert len(load_workbook(folder / "report.xlsx", read_only=True).sheetnames) >= 5
+    assert [path.name for path in folder.iterdir() if path.is_file()] == ["report.xlsx"]
+
+
+@pytest.fixture(scope="module")
+def printed(complete: tuple[Path, str, str], converted: Callable[..., Path]) -> Path:
     """The report of all plans and the shipped workbook as LibreOffice prints them."""
-    folder = tmp_path_factory.mktemp("printed")
-    assert run(["report", "-o", str(folder / "report.xlsx")]) == 0
-    return converted(folder, "pdf", folder / "report.xlsx", resources.workbook("xlperf.xlsx"))
+    return converted(complete[0], "pdf", complete[0] / "report.xlsx", resources.workbook("xlperf.xlsx"))
 
 
 @pytest.mark.slow
