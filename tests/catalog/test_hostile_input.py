@@ -87,8 +87,8 @@ def test_a_header_of_thousands_of_unknown_columns(tmp_path: Path, command: Comma
         assert "did you mean tensor parallel" in done.err
         return count
 
-    refusal(50)
-    assert refusal(2000) < MOST * refusal(200)
+    refusal(100)
+    assert refusal(4000) < MOST * refusal(400)
     header = ",".join(f"c{i}" for i in range(20_000))
     done = command("evaluate", csv_of(tmp_path / "wide.csv", header=header))
     assert (done.code, done.err) == (2, "wide.csv [line 1]: has 20,000 columns; 16,384 are the most\n")
