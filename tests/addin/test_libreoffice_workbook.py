@@ -27,7 +27,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
 from xlperf.workbook.build import workbook_package
-from xlperf.workbook.front.layout import NUMBERS, SHEETS, form_rows
+from xlperf.workbook.front.layout import NUMBERS, SHEETS
 
 pytestmark = pytest.mark.usefixtures("closed")
 
@@ -115,11 +115,6 @@ def front_sheets_follow_an_entry(office):
     assert not any("#" in str(cell) for row in office.values("Serve", "A1:R33") for cell in row)
 
 
-def model_row(kind):
-    """Row of the entry model of a form."""
-    return next(row for row, entry in enumerate(form_rows(kind), start=5) if getattr(entry, "column", "") == "model")
-
-
 def handle_cell(path):
     """Sheet and cell that hold the handle of the workbook's own catalog."""
     sheet, _, cell = opened(path).defined_names["catalog"].attr_text.replace("$", "").partition("!")
@@ -173,8 +168,6 @@ def test_a_workbook_in_a_window_computes_its_front_sheets_and_takes_rows_typed_u
     office.open(shipped, hidden=False)
     every_cell_equals_the_engine(office, shipped)
     front_sheets_compute_what_the_file_shows(office, shipped)
-    # Fleet reads the whole catalog: each of the edits below would answer it anew.
-    office("enter", sheet="Fleet", area=f"C{model_row('fleet')}", value="none")
     every_cell_equals_the_engine_after_an_edit_of_a_bandwidth(office, shipped)
     book, letter = opened(shipped), openpyxl.utils.get_column_letter
 

@@ -211,9 +211,7 @@ class FleetSearch:
 
     def starting(self, plans: Table) -> np.ndarray:
         """Whether the engine of each plan starts it."""
-        starts = np.zeros(len(plans), dtype=bool)
-        starts[started(plans, self.catalog)] = True
-        return starts
+        return np.isin(np.arange(len(plans)), started(plans, self.catalog))
 
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
