@@ -39,8 +39,8 @@ the shipped workbook.
 """
 
 
-LONG = (*(f"{room}/" for room in ROOMS), "tests/addin/", "tests/house/")
-"""Folders with files that take a minute or more: they go first, so that processes end together."""
+LONG = ("tests/addin/", "tests/explore/", "tests/guide/", "tests/house/")
+"""Folders with files that take long: they go first after those of a room, so that processes end together."""
 
 
 def pytest_collection_finish() -> None:
@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order of files, long ones first; that of the tests of a file stays."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: (not item.nodeid.startswith(ROOMS), not item.nodeid.startswith(LONG)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -111,18 +111,6 @@ def test_help_lists_the_questions_and_seventeen_commands_by_section(command: Com
     assert "--frontier" in command("search", "--help").out
 
 
-def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path) -> None:
-    done = process("report")
-    assert done.code == 0
-    answers = [line.partition(": ")[0] for line in done.out.splitlines()]
-    assert {"Training Meta-Llama-3.1-8B", "Serving Llama2-7B", "Least memory left, serving"} < set(answers)
-    assert done.err.startswith("report.xlsx: ")
-    assert done.err.count("\n") == 1
-    names = openpyxl.load_workbook(tmp_path / "report.xlsx", read_only=True).sheetnames
-    assert len(names) >= 5
-    assert [path.name for path in tmp_path.iterdir()] == ["report.xlsx"]
-
-
 def test_csv_holds_plans_first_and_every_bit_of_the_results(command: Command, plans: Path, tmp_path: Path) -> None:
     output = tmp_path / "results.csv"
     done = command("evaluate", plans, "-o", output)

@@ -186,7 +186,7 @@ def test_unmet_demand_is_never_silent() -> None:
     assert best_plan(enough) is not None
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [3])
 def test_first_purchases_over_draws_equal_every_one_tried(seed: int) -> None:
     """The two-stage optimum is the best of all first purchases, each followed by the best plan of each draw."""
     base = programme(seed, 4, scale=4.0, cheap=0.7)

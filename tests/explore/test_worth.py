@@ -28,11 +28,10 @@ COST = "cost_per_million_output_tokens_all_in"
 RENT = "prices.rental price=x1"
 SERVED = {**SERVE, "ttft target": 400, "tpot target": 12, "concurrency": "auto"}
 SCENARIOS = [
-    {**TRAIN, "accelerator": accelerator, "tensor parallel": tensor, "global batch size": (64, 256)[(row + column) % 2]}
-    for row, accelerator in enumerate((H100, "H200-SXM-141GB", "B200-SXM-180GB"))
-    for column, tensor in enumerate((2, 8, "auto"))
+    {**TRAIN, "accelerator": accelerator, "tensor parallel": tensor, "global batch size": batch}
+    for accelerator, tensor, batch in ((H100, 2, 64), ("H200-SXM-141GB", 8, 256), ("B200-SXM-180GB", "auto", 64))
 ]
-"""Of three machines and three widths every pair, with two batches in turn."""
+"""Three machines, each at a width of its own."""
 
 
 def _dearer(catalog: Catalog, plan: Any, by: float) -> Catalog:
@@ -211,20 +210,23 @@ LOADS = {
 def _least_cost(plan: Any, catalog: Catalog) -> tuple[float, float]:
     """Least cost of a token over all request rates that keep the targets, by trying rates; cost of an hour."""
     low, high = 0.0, 1e3
-    while high - low > 1e-8 * high:
-        rates = np.linspace(low, high, 40)
+
+    def at(rates: np.ndarray, *names: str) -> Any:
         many = plan.take(np.zeros(len(rates), dtype=int))
         many = replace(many, columns={**many.columns, "request_rate": np.maximum(rates, 1e-6)})
-        asked = ("ttft", "tpot", "fits", "accelerator_hour_cost", "cost_per_million_output_tokens_all_in")
-        results = evaluate(many, catalog, results=asked)
+        return evaluate(many, catalog, results=names)
+
+    while high - low > 1e-8 * high:
+        rates = np.linspace(low, high, 200)
+        results = at(rates, "ttft", "tpot", "fits")
         kept = results.number("fits") == 1.0
         for name in ("ttft", "tpot"):
             target = plan.number(f"{name}_target")[0]
             kept &= np.isnan(target) | (results[name] <= target)
         last = int(np.flatnonzero(kept)[-1])
         low, high = rates[last], rates[min(last + 1, len(rates) - 1)]
-        cost, hour = results[asked[-1]][last], results[asked[-2]][last]
-    return float(cost), float(hour)
+    results = at(np.array([low]), COST, "accelerator_hour_cost")
+    return float(results[COST][0]), float(results["accelerator_hour_cost"][0])
 
 
 @pytest.mark.parametrize(
@@ -288,8 +290,7 @@ def _priced(catalog: Catalog, case: str, plan: Any) -> Catalog:
     return changed_catalog(catalog, plan, [(Varied("servers", "utilization", np.array([0.8]), False), 0.8)])
 
 
-@pytest.mark.parametrize("used", ["", 0.6])
-@pytest.mark.parametrize("case", IDLE_ROWS)
+@pytest.mark.parametrize(("case", "used"), [(case, ("", 0.6)[number % 2]) for number, case in enumerate(IDLE_ROWS)])
 def test_idle_hours_have_the_price_of_finite_differences(catalog: Catalog, case: str, used: Any) -> None:
     """Rented hours that nobody uses are paid as an owner's are."""
     row = {**OPEN, "max running batch": 16, **IDLE_ROWS[case], "utilization": used}

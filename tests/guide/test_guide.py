@@ -123,10 +123,11 @@ def test_files_that_the_guide_tells_to_touch_exist() -> None:
     """A path with a folder is one below the package or the project; a name alone is anywhere."""
     names = [name for name in re.findall(r"`([\w./]+\.(?:csv|py))`", page("extend")) if "NAME" not in name]
     assert len(names) > 20
+    known = {path.name for folder in ("xlperf", "workbooks", "tests") for path in (ROOT / folder).rglob("*.*")}
     missing = [
         name
         for name in names
-        if not (any((top / name).exists() for top in (GUIDE.parent, ROOT)) if "/" in name else list(ROOT.rglob(name)))
+        if not (any((top / name).exists() for top in (GUIDE.parent, ROOT)) if "/" in name else name in known)
     ]
     assert not missing
 

@@ -15,13 +15,14 @@ import struct
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pypdfium2
 from places import ROOT
 
+from xlperf.base import resources
 from xlperf.cli import run
 
 README = ROOT / "README.md"
@@ -41,7 +42,19 @@ def answer(kind: str, words: str) -> str:
     with contextlib.redirect_stdout(shown):
         code = run([kind, *shlex.split(words, comments=True)])
     assert code == 0, shown.getvalue()
-    return re.split(_ENDS[kind], shown.getvalue().split("\n")[0])[0]
+    return repeated(kind, shown.getvalue())
+
+
+def repeated(kind: str, printed_lines: str) -> str:
+    """What the README repeats of the output of a command: its first clauses."""
+    return re.split(_ENDS[kind], printed_lines.split("\n")[0])[0]
+
+
+def in_guide(command: str) -> str:
+    """The first line that a page of the guide shows below a command, which a test prints anew; "" if none has it."""
+    pages = (path.read_text(encoding="utf-8") for path in sorted(resources.table("guide").glob("*.md")))
+    shown = re.search(rf"^\$ {re.escape(command)}\n(.+)$", "\n".join(pages), re.MULTILINE)
+    return shown[1] if shown else ""
 
 
 def with_answers(text: str, answers: Mapping[str, str]) -> str:
@@ -58,18 +71,19 @@ def commands(text: str) -> dict[str, str]:
 
 
 def printed(workbook: Path, pages: int) -> list[np.ndarray]:
-    """The first pages of a workbook as LibreOffice prints them.
-
-    Returns pixels of each page without its white margins, (height, width, 3), 8 bits.
-    """
+    """The first pages of a workbook as LibreOffice prints them, as :func:`drawn` gives them."""
     with tempfile.TemporaryDirectory() as folder:
         command = [shutil.which("soffice") or "soffice", f"-env:UserInstallation={Path(folder, 'profile').as_uri()}"]
         kind = f'pdf:calc_pdf_Export:{{"PageRange":{{"type":"string","value":"1-{pages}"}}}}'
         command += ["--headless", "--norestore", "--convert-to", kind, "--outdir", folder, str(workbook)]
         subprocess.run(command, check=True, capture_output=True, timeout=1100)
-        document = pypdfium2.PdfDocument(Path(folder, f"{workbook.stem}.pdf").read_bytes())
-        drawn = [page.render(scale=_SCALE, rev_byteorder=True).to_numpy()[..., :3] for page in document]
-    return [_trimmed(page) for page in drawn]
+        return drawn(Path(folder, f"{workbook.stem}.pdf"), range(pages))
+
+
+def drawn(pdf: Path, pages: Iterable[int]) -> list[np.ndarray]:
+    """Pixels of some pages of a file without their white margins, (height, width, 3), 8 bits."""
+    document = pypdfium2.PdfDocument(pdf.read_bytes())
+    return [_trimmed(document[at].render(scale=_SCALE, rev_byteorder=True).to_numpy()[..., :3]) for at in pages]
 
 
 def _trimmed(page: np.ndarray) -> np.ndarray:

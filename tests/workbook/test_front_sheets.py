@@ -20,7 +20,7 @@ from xlperf.catalog.schema import FORMS, PLAN_TABLES, first_words, results_of, t
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
 from xlperf.explore.chips import chip_worth
-from xlperf.explore.forms import answers_of, evaluate_forms, form_of
+from xlperf.explore.forms import answers_of, answers_table, form_of
 from xlperf.explore.search import evaluate_resolved
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import workbook_package
@@ -54,7 +54,8 @@ ANSWERS: dict[tuple[Any, ...], tuple[Catalog, dict[str, Any]]] = {}  # several t
 def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
     key = (id(catalog), kind, *sorted(asked.items()))
     if key not in ANSWERS:
-        results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
+        form = table_from_rows(kind, list(asked), [list(asked.values())])
+        results = answers_table(form, answers_of(form, catalog))  # the comparison with the best way takes longer
         ANSWERS[key] = catalog, {name: column[0] for name, column in results.columns.items()}
     return dict(ANSWERS[key][1])
 

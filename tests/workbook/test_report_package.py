@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import math
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import zipfile
@@ -18,6 +20,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import readme
 import report_samples as samples
 from openpyxl import Workbook, load_workbook
 from openpyxl.comments import Comment
@@ -335,16 +338,49 @@ def test_an_empty_table_is_still_a_table() -> None:
     assert again["prices"].tables["prices"].ref == area
 
 
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """Folder, output and messages of the command without arguments: the report of all plans."""
+    folder, out, err = tmp_path_factory.mktemp("printed"), io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert run(["report"]) == 0
+    return folder, out.getvalue(), err.getvalue()
+
+
+def test_a_report_is_made_of_the_shipped_workbook(complete: tuple[Path, str, str]) -> None:
+    folder, out, err = complete
+    answers = [line.partition(": ")[0] for line in out.splitlines()]
+    assert {"Training Meta-Llama-3.1-8B", "Serving Llama2-7B", "Least memory left, serving"} < set(answers)
+    assert err.startswith("report.xlsx: ") and err.count("\n") == 1
+    assert len(load_workbook(folder / "report.xlsx", read_only=True).sheetnames) >= 5
+    assert [path.name for path in folder.iterdir() if path.is_file()] == ["report.xlsx"]
+
+
+@pytest.fixture(scope="module")
+def printed(complete: tuple[Path, str, str], converted: Callable[..., Path]) -> Path:
+    """The report of all plans and the shipped workbook as LibreOffice prints them."""
+    return converted(complete[0], "pdf", complete[0] / "report.xlsx", resources.workbook("xlperf.xlsx"))
+
+
 @pytest.mark.slow
-def test_a_report_of_all_plans_prints_on_thirty_pages_and_the_workbook_on_eighty(
-    converted: Callable[..., Path], tmp_path: Path
-) -> None:
-    made = tmp_path / "report.xlsx"
-    assert run(["report", "-o", str(made)]) == 0
-    printed = converted(tmp_path, "pdf", made, resources.workbook("xlperf.xlsx"))
+def test_a_report_of_all_plans_prints_on_thirty_pages_and_the_workbook_on_eighty(printed: Path) -> None:
     for name, most in (("report", 30), ("xlperf", 80)):
         pages = len(re.findall(rb"/Type\s*/Page(?!s)", (printed / f"{name}.pdf").read_bytes()))
         assert 0 < pages <= most, name
+
+
+@pytest.mark.slow
+def test_a_picture_of_the_readme_is_the_page_of_the_workbook(printed: Path) -> None:
+    """Fonts of another machine move letters, not fields: eighths of a picture have the same mean color."""
+    name = "compare"
+    (page,) = readme.drawn(printed / "xlperf.pdf", [readme.PICTURES[name] - 1])
+    height, width, _ = page.shape
+    shipped = (readme.ROOT / "workbooks" / f"{name}.png").read_bytes()
+    wide, high = struct.unpack(">II", shipped[16:24])
+    assert readme.png(page)[:16] == shipped[:16]
+    assert (width, height) == pytest.approx((wide, high), rel=0.05)
+    blocks = np.array([[part.mean() for part in np.array_split(band, 8, axis=1)] for band in np.array_split(page, 8)])
+    assert blocks.min() < 235.0 and blocks.max() > 240.0, "a form, tiles and a chart on white"
 
 
 def test_report_opens_in_libreoffice_without_an_error_cell(

@@ -1,13 +1,17 @@
-"""The list of all sheets on the sheet start, and the pages of all numbers of an answer."""
+"""The list of all sheets, pages of all numbers of an answer, and commands that give the answers of sheets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
+from conftest import Outcome
 from shipped import shipped_book
 
-from xlperf.catalog.schema import results_of
+from xlperf.catalog.schema import FORMS, first_words, results_of
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, form_rows
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.front.question import TOP, number_pages
@@ -52,3 +56,22 @@ def test_a_page_of_numbers_has_every_entry_and_result_once(book: Any) -> None:
                 column.header for column in results_of(form).columns if column.header.partition(" (")[0] == name
             )
             assert value == stored[header] or value == "none", (page.sheet, name)
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.mark.parametrize(("kind", "sheet"), list(zip(FORMS, SHEETS, strict=False)))
+def test_a_command_without_options_gives_the_answer_of_the_sheet(
+    kind: str, sheet: str, command: Command, tmp_path: Path
+) -> None:
+    """On the terminal, and in a workbook that opens on it with a chart."""
+    shown = shipped_book(data_only=True)[sheet]["F5"].value
+    done = command(kind)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split("\n")[0] == shown
+    assert f"asked: {next(iter(first_words(kind))).replace('_', ' ')}" in done.out
+    assert command(kind, "-o", tmp_path / "answer.xlsx").code == 0
+    book = openpyxl.load_workbook(tmp_path / "answer.xlsx")
+    assert len(book.active._charts) == 1
+    assert shown in [cell.value for row in book.active for cell in row]

@@ -158,20 +158,24 @@ def shared_precision(value: str) -> str:
 
 
 class _Single(dict[tuple[str, str, str, str], Found]):
-    """Constants of a family for one generation, precision and software, (1, 1): looked up once."""
+    """Constants of a family for one generation, precision and software, (1, 1): looked up once.
+
+    ``together``: the same constants as one array (constants, 1, 1).
+    """
 
     def __init__(self, values: Callable[[str, tuple[str, str, str]], tuple[tuple[float, ...], bool]]) -> None:
         super().__init__()
         self._values = values
+        self.together: dict[tuple[str, str, str, str], Array] = {}
 
     def __missing__(self, key: tuple[str, str, str, str]) -> Found:
         family, generation, precision, software = key
         values, far = self._values(family, (generation, precision, software))
         names = declared_constants()[family]
-        columns = {name: np.full((1, 1), value) for name, value in zip(names, values, strict=True)}
-        result = self[key] = (columns, np.array([far]))
-        for column in (*columns.values(), result[1]):
-            column.setflags(write=False)
+        together = self.together[key] = np.array(values, dtype=np.float64).reshape(len(names), 1, 1)
+        together.setflags(write=False)
+        result = self[key] = (dict(zip(names, together, strict=True)), np.array([far]))
+        result[1].setflags(write=False)
         return result
 
 
@@ -225,9 +229,10 @@ class Calibration:
         if len(keys.codes) == 1:
             return self.single[(family, *keys.distinct[0])]
         if len(keys.distinct) == 1:
-            columns, far = self.single[(family, *keys.distinct[0])]
-            shape = len(keys.codes), 1
-            return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
+            key, number = (family, *keys.distinct[0]), len(keys.codes)
+            columns, far = self.single[key]
+            together = np.broadcast_to(self.single.together[key], (len(columns), number, 1))
+            return dict(zip(columns, together, strict=True)), np.broadcast_to(far, (number,))
         names = tuple(declared_constants()[family])
         results = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in results], dtype=np.float64).reshape(len(results), len(names))

@@ -18,11 +18,13 @@ BLOCK = 65_536  # rows that are looked up together
 Progress = Callable[[int], None]
 
 
-def _training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
+def _training(
+    plans: Table, catalog: Catalog, results: Collection[str] | None = None, reasons: bool = True
+) -> dict[str, np.ndarray]:
     """Results of training plans; the import of their equations takes 0.2 s where byte code is not cached."""
     from xlperf.engine.training import evaluate_training
 
-    return evaluate_training(plans, catalog, results)
+    return evaluate_training(plans, catalog, results, reasons)
 
 
 def refuse_auto(plans: Table) -> None:
@@ -80,7 +82,7 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     ``memory_reserved`` [B] for training, ``max_batch_size`` for inference.
     """
     if plans.kind == "training":
-        return _training(plans, catalog, ("memory_reserved", "fits"))
+        return _training(plans, catalog, ("memory_reserved", "fits"), reasons=False)
     if not np.isnan(plans.number("request_rate")).all():
         return None
     return serving_memory(plans, catalog)
@@ -93,7 +95,7 @@ def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Ta
     from xlperf.engine.training import NUMBERS
 
     wanted = results if results and {*results} <= {*NUMBERS} else NUMBERS
-    columns = _training(plans, catalog, wanted)
+    columns = _training(plans, catalog, wanted, reasons=False)
     del columns["reason"]
     return Table("training_results", columns)
 

@@ -154,9 +154,11 @@ def training_setting(
     return Setting(*machine, plan, kernels, architecture, alike), joined, extrapolated
 
 
-def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
+def evaluate_training(
+    plans: Table, catalog: Catalog, results: Collection[str] | None = None, reasons: bool = True
+) -> dict[str, np.ndarray]:
     """Results of a block of training plans: the columns of ``training_results``, or ``results`` alone, in internal
-    units; then ``reason`` gives the broken rules of illegal plans without notes.
+    units; then ``reason`` gives the broken rules of illegal plans without notes, or nothing without ``reasons``.
     """
     named = named_rows(plans, catalog)
     plans = with_software_defaults(plans, catalog, named.models)
@@ -164,7 +166,7 @@ def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] |
     groups = groups_of(results, _GROUPS)
 
     def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        return _evaluate(piece, catalog, rows, architecture_of(code), groups)
+        return _evaluate(piece, catalog, rows, architecture_of(code), groups, reasons)
 
     return in_batches(plans, catalog, named, codes, evaluated)
 
@@ -279,8 +281,9 @@ def _bands(
 
 
 def _evaluate(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: frozenset[str] | None
-) -> dict[str, np.ndarray]:
+    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: frozenset[str] | None,
+    reasons: bool,
+) -> dict[str, np.ndarray]:  # fmt: skip
     needed = frozenset(_GROUPS.values()) if groups is None else groups
     only_memory = needed == {"memory"}
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture, only_memory)
@@ -288,7 +291,7 @@ def _evaluate(
     results: dict[str, Array] = {}
     with np.errstate(all="ignore"):
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
-        illegal, reason = remarks_of_rows(rules, len(plans))
+        illegal, reason = remarks_of_rows(rules, len(plans), worded=groups is None or reasons)
         times = step(setting).results if needed & {"times", "rates", "cost"} else {}
         own = corrections(plans, catalog, named, times, evaluate_training)
         if times:

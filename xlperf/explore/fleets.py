@@ -53,7 +53,7 @@ from xlperf.explore.fleet_plans import (
     with_columns,
     with_pools,
 )
-from xlperf.explore.mappings import refused_reasons, sold_counts
+from xlperf.explore.mappings import sold_counts, started
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
 
@@ -211,7 +211,7 @@ class FleetSearch:
 
     def starting(self, plans: Table) -> np.ndarray:
         """Whether the engine of each plan starts it."""
-        return np.array([not reason for reason in refused_reasons(plans, self.catalog)], dtype=bool)
+        return np.isin(np.arange(len(plans)), started(plans, self.catalog))
 
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""

@@ -96,7 +96,7 @@ def _beside(form: Table, catalog: Catalog) -> Answer:
         return {}
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
-    best = {"best_way": NOTHING} | best_way(form, part)
+    best = {"best_way": NOTHING} | best_way(form, lambda each: answer_of(each, catalog))
     limited = bool(np.isfinite(form.number("facility_power_limit")[0]))
     if limited or len(best) > 1 or serving_ways(form, part):
         return best

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, log2, octave_below
+from xlperf.base.arrays import Array, log2, octave_below, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
@@ -26,7 +26,7 @@ from xlperf.equations.plan.dimensions import (
     SERVING_DIMENSIONS,
     Dimension,
 )
-from xlperf.equations.plan.records import Rule, broken_rules, mask, remarks_of_rows
+from xlperf.equations.plan.records import Rule, mask, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, TrainingPlan
 from xlperf.explore.space import (
@@ -435,25 +435,48 @@ def stacks_of(plans: Table) -> tuple[str, ...]:
     return tuple(stack for stack in STACKS if stack in names)
 
 
-def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
-    """Rules of the software of plans in the form that spaces read; each of several stacks concerns its own plans."""
+def rules_of_stacks(plans: Table, stacks: Collection[str], whole: bool = True) -> Rules:
+    """Rules of the software of plans in the form that spaces read; each of several stacks concerns its own plans;
+    ``whole``: rules read all columns that they name.
+    """
     kind = plans.kind
-    whole = len(set(plans.filled("software").tolist())) == 1
+    alike = len(set(plans.filled("software").tolist())) == 1
 
     def of(rule: Rule[Any], stack: str) -> Rule[Any]:
         def broken(plan: Any, model: Any) -> np.ndarray:
+            rows = rule.broken(plan, model)
+            if not some(rows):
+                return rows
             names = plan.filled("software").tolist()
             starts = {name: stack_of_software(str(name)) == stack for name in set(names)}
-            return np.asarray(rule.broken(plan, model) & np.array([starts[name] for name in names], dtype=bool))
+            return np.asarray(rows & np.array([starts[name] for name in names], dtype=bool))
 
-        return rule if whole else replace(rule, broken=broken)
+        return rule if alike else replace(rule, broken=broken)
 
     return [
         (record, of(rule, stack))
         for stack in stacks
-        for rule in rules_of(kind, stack, True)
+        for rule in rules_of(kind, stack, whole)
         for record in _RECORDS[kind]
     ]
+
+
+def _refused(plans: Table, catalog: Catalog) -> Iterator[tuple[Rule[Any], Any, np.ndarray]]:
+    """Rules of their software that some plans break, the plans as the rule reads them, and the rows that break it."""
+    rules = rules_of_stacks(plans, stacks_of(plans), whole=False)
+    if not rules:
+        return
+    space = space_of(plans, {}, catalog, rules[:1], len(plans))
+    records: dict[type[PartialPlan], Any] = {record: space.plan(record) for record, _ in rules}
+    with np.errstate(all="ignore"):
+        for record, rule in rules:
+            plan = records[record]
+            try:
+                rows = rule.broken(plan, plan.model)
+            except NotChosen:
+                continue
+            if some(rows):
+                yield rule, plan, rows if plan.concerned is None else rows & plan.concerned
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
@@ -461,28 +484,21 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     if stack:
         named = np.full(len(plans), STACKS[stack].software, dtype=object)
         plans = replace(plans.with_columns({"software": named}), auto={})
-    rules = rules_of_stacks(plans, stacks_of(plans))
     result = [""] * len(plans)
-    if not rules:
-        return result
-    space = space_of(plans, {}, catalog, rules[:1], len(plans))
-    for record, rule in rules:
-        plan: Any = space.plan(record)
-        try:
-            faults = broken_rules([rule], plan, plan.model)
-        except NotChosen:
-            continue
-        concerned = True if plan.concerned is None else plan.concerned
-        for each in faults:
-            _, words = remarks_of_rows([each], len(plans))
-            for row in np.flatnonzero(each.rows & concerned).tolist():
-                result[row] = result[row] or str(words[row])
+    for rule, plan, rows in _refused(plans, catalog):
+        every = np.broadcast_to(rows, len(plans))
+        _, words = remarks_of_rows([rule.remark(every, plan, plan.model)], len(plans))
+        for row in np.flatnonzero(every).tolist():
+            result[row] = result[row] or str(words[row])
     return result
 
 
 def started(plans: Table, catalog: Catalog) -> np.ndarray:
     """Rows of the plans that their software starts."""
-    return np.flatnonzero([not reason for reason in refused_reasons(plans, catalog)])
+    starts = np.ones(len(plans), dtype=bool)
+    for _, _, rows in _refused(plans, catalog):
+        starts &= ~rows
+    return np.flatnonzero(starts)
 
 
 def shape_of(plan: Table, catalog: Catalog) -> Shape:

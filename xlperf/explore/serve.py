@@ -235,14 +235,17 @@ _SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
 """Entries of a form that fix how it serves a model."""
 
 
-def best_way(form: Table, catalog: Catalog) -> Answer:
-    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way."""
+def best_way(form: Table, answer_of: Callable[[Table], Answer]) -> Answer:
+    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way.
+
+    ``answer_of``: gives the answer of a form, as :func:`serve_answer` does.
+    """
     is_set = any(name in form and form[name][0] != "" and form[name][0] == form[name][0] for name in _SET)
     if not is_set or _fills_a_copy(form):
         return {}
     columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
-    fixed = serve_answer(form, catalog).get("accelerators", np.nan)
-    answer = serve_answer(replace(form, columns=columns), catalog)
+    fixed = answer_of(form).get("accelerators", np.nan)
+    answer = answer_of(replace(form, columns=columns))
     best = answer.get("accelerators", np.nan)
     if best != best:
         return {}

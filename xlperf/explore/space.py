@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from xlperf.base.arrays import Array, is_repeated, mapped, repeated, taken
+from xlperf.base.arrays import Array, is_repeated, mapped, repeated, rows_of, taken
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -352,7 +352,7 @@ def space_of(
     """Search space of the base rows alone, before the searched columns."""
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    model, longest = Model.of_rows(arrays.model[:, rows]), arrays.max_sequence_length[rows]
+    model, longest = Model.of_rows(rows_of(arrays.model, rows, axis=1)), arrays.max_sequence_length[rows]
     settled = with_software_defaults(base, catalog, rows, asked)
     space = Space(base, settled, asked, model, longest, rules, most, counts, part=part)
     space.count(len(base))

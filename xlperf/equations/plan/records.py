@@ -276,6 +276,10 @@ class Rule(Generic[Plan]):
 
         return tuple(map(named, _PLACE.findall(self.reason)))
 
+    def remark(self, rows: np.ndarray, plan: Plan, model: Model) -> Remark:
+        """The reason as a remark on the plans that break the rule."""
+        return Remark(rows, _PLACE.sub("{}", self.reason), self.values(plan, model))
+
 
 class Remark(NamedTuple):
     """A sentence about some plans: a mask of rows, the sentence with ``{}`` for values, and columns of values."""
@@ -311,12 +315,12 @@ def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark
             continue
         rows = rule.broken(plan, model)
         if rows.item() if rows.size == 1 else some(rows):
-            remarks.append(Remark(rows, _PLACE.sub("{}", rule.reason), rule.values(plan, model)))
+            remarks.append(rule.remark(rows, plan, model))
     return remarks
 
 
-def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """A mask of the rows with remarks, and the sentences about each row, joined by "; ".
+def remarks_of_rows(remarks: Sequence[Remark], num_rows: int, worded: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """A mask of the rows with remarks, and the sentences about each row, joined by "; ", or "" if not ``worded``.
 
     >>> remarks = [Remark(np.array([False, True]), "too wide"), Remark(np.array([False, True]), "too deep")]
     >>> [part.tolist() for part in remarks_of_rows(remarks, 2)]
@@ -329,6 +333,8 @@ def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarra
             continue
         rows = np.flatnonzero(remark.rows)
         remarked[rows] = True
+        if not worded:
+            continue
         before = sentences[rows].tolist()
         sentences[rows] = [
             f"{start}; {more}" if start else more for start, more in zip(before, _sentences(remark, rows), strict=True)
@@ -340,12 +346,9 @@ def _sentences(remark: Remark, rows: np.ndarray) -> list[str]:
     """The sentence with the values of some rows; equal values are formatted once."""
     if not remark.values:
         return [remark.sentence.format()] * len(rows)
-    columns = []
-    for column in remark.values:
-        values = column[rows].tolist()
-        words = {value: _plain(value) for value in set(values)}
-        columns.append([words[value] for value in values])
-    return [remark.sentence.format(*words) for words in zip(*columns, strict=True)]
+    values = list(zip(*(column[rows].tolist() for column in remark.values), strict=True))
+    words = {value: remark.sentence.format(*map(_plain, value)) for value in set(values)}
+    return [words[value] for value in values]
 
 
 def _plain(value: object) -> str:
