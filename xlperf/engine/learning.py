@@ -230,11 +230,12 @@ def band(learned: Learned, ends: Array) -> Array:
     return np.maximum(np.where(ends > 0.0, learned.half_width * kept, ends), learned.cover * (1.0 + 1e-9))
 
 
-def ends_after_a_run(plans: Table, quantity: str, logs: Array) -> Array:
+def ends_after_a_run(plans: Table, results: Mapping[str, np.ndarray], quantity: str, logs: Array) -> Array:
     """Logarithms of both ends of the bands of plans (2, rows) once a run of each has been measured as predicted."""
     effects, ends = effects_of(quantity), np.array(logs)
+    places = Places(np.zeros((len(plans), 3), dtype=np.int64), *settings_of(plans), shares_of(quantity, results))
     for row in range(len(plans)):
-        place = Places(np.zeros((1, 3), dtype=np.int64), *settings_of(plans.take([row])))
+        place = places.take(np.array([row]))
         learned = Process(effects, place, np.zeros(1)).learned(place)
         ends[:, row] = Corrections({quantity: learned}, {quantity: 1}).ends(quantity, logs[:, [row]])[:, 0]
     return ends
