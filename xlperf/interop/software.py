@@ -93,14 +93,27 @@ def calibrated_release(kind: str, software: str, release: str) -> str:
 
 @lru_cache(maxsize=256)
 def measured_before(kind: str, software: str) -> tuple[tuple[str, str], ...]:
-    """Releases at which the measured speed of a software changed, and its name before each, the latest first.
+    """Releases at which the measured speed of a software changed, and its name before each, the latest first; none
+    more than 18 months older than the last such release of any software, which few still run.
 
     >>> measured_before("inference", "sglang")
     (('0.5.5', 'sglang-0.5'), ('0.4.5.post1', 'sglang-0.4'))
+    >>> measured_before("inference", "tensorrt-llm")
+    (('0.18', 'tensorrt-llm-0.17'),)
     """
-    name = software.strip().casefold()
-    lines = (row for row in resources.stack_rows("releases") if (row["kind"], row["software"]) == (kind, name))
-    return tuple((row["until"], row["name"]) for row in lines if row["until"])[::-1]
+    name, known = software.strip().casefold(), resources.stack_rows("releases")
+    first = max(_months(row["date"]) for row in known) - _RECENT
+    lines = (row for row in known if (row["kind"], row["software"]) == (kind, name) and row["until"])
+    return tuple((row["until"], row["name"]) for row in lines if _months(row["date"]) >= first)[::-1]
+
+
+_RECENT = 18
+
+
+def _months(date: str) -> int:
+    """Months of a date such as 2025-04; 0 for a blank."""
+    year, _, month = date.partition("-")
+    return 12 * int(year) + int(month) if date else 0
 
 
 @lru_cache(maxsize=4096)
