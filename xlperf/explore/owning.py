@@ -36,7 +36,7 @@ def owning_answer(size: FleetSize, hours: Hours, plan: Table, results: Table, mo
     least, number = _least(needs, hours)
     # A run fixes the middle and narrows the band around it.
     logs = np.stack([log(results.number(f"tpot_{end}") / results.number("tpot")) for end in ("low", "high")])
-    ends = dict(zip(("tpot_low", "tpot_high"), exp(ends_after_a_run(plan, "tpot", logs)), strict=True))
+    ends = dict(zip(("tpot_low", "tpot_high"), exp(ends_after_a_run(plan, results.columns, "tpot", logs)), strict=True))
     tpot = results.number("tpot")
     after = Table(results.kind, {"tpot": tpot, **{name: tpot * factor for name, factor in ends.items()}})
     measured = band_factor(after, "tpot", normal_scores(_NEEDS)) * band_factor(results, "tpot", UNREAD_MEDIAN)
