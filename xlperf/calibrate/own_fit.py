@@ -275,7 +275,9 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
 
 
 def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
-    """Width and growth of the band that holds 80 % of the other rows after one, three and ten runs."""
+    """Width and growth of the band that holds 80 % of the other rows after one, three and ten runs. Where ten runs of a
+    source are too rare to measure, the band does not narrow by growth.
+    """
     widths = []
     for number in NUMBERS_OF_RUNS:
         outcomes = [_outcome(source, effects, number) for source in sources if number in source.draws]
@@ -289,6 +291,7 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
         widths.append((math.log(number), math.log(high)))
     at, logs = np.array(widths).T
     growth = float(np.polyfit(at, logs, 1)[0]) if len(at) > 1 else 0.0
+    growth = growth if len(at) == len(NUMBERS_OF_RUNS) else max(growth, 0.0)
     return effects._replace(width=math.exp(float(logs.mean() - growth * at.mean())), growth=growth)
 
 
