@@ -488,9 +488,8 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
         row = int(lacks[-1]) if len(lacks) else -1
         reason = str(results["reason"][row]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
         return no_answer(reason + ("; larger copies or weights of fewer bits need less" if len(lacks) else ""))
-    speed = results.number("tokens_per_second_per_user")
-    fastest = float(np.nanmax(speed[good]))
-    soonest = float(np.nanmin(results.number("ttft")[good]))
+    speed, first = results.number("tokens_per_second_per_user"), results.number("ttft")
+    fastest, soonest = float(np.nanmax(speed[good])), float(np.nanmin(first[good]))
     beyond = []
     if 1.0 / demand.tpot > fastest:
         beyond.append(f"{1.0 / demand.tpot:,.0f} token/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
@@ -500,7 +499,7 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     if not beyond and demand.load == demand.load:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     if not beyond and not demand.kept(results).any():
-        in_time = float(np.nanmax(speed[good & (results.number("ttft") <= demand.ttft)]))
+        in_time = float(np.nanmax(speed[good & (first <= demand.ttft)]))
         beyond.append(f"with a first token within {_seconds(demand.ttft)} a user gets {in_time:,.0f} token/s at most")
     beyond = beyond or ["with the prompts of all users they are not reached"]
     return no_answer(

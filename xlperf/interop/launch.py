@@ -215,13 +215,7 @@ def read_launch(
         notes.append(f"is a log without arguments of {stack}: settings that --set does not give have xlperf's defaults")
     of_reference += _options(told.values, text, stack, beside, notes)
     kind = flags(stack)[0].kind
-    columns = {}
-    for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
-        column = split_header(key)[0]
-        is_off = key.isupper() and value.casefold() in ("false", "no", "off")  # a variable of a benchmark
-        if (key == column or not re.search(rf"\$\{{?{re.escape(key)}\b", text)) and not is_off:
-            columns[canonical(kind, column)] = value
-    columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
+    columns = _columns_of(given or {}, kind, text)
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"model": model} if model else {}
     plan = plan_of(stack, {**told.values, **own, **columns}, models, notes)
@@ -243,13 +237,7 @@ def read_launch(
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
-        problem = f"has no flag of {', '.join(read_stacks())}"
-        named_files = dict.fromkeys(_FILE.findall(text[:MOST_TEXT]))
-        others = [*told.scripts, *told.started] or list(named_files)[-MOST_OTHERS:]
-        if others:
-            verb = "starts" if told.scripts or told.started else "names"
-            problem += f"; it {verb} {listed(others)}: read that file, or give what it gets"
-        raise InputError(Fault(name, problem))
+        raise _no_flag(name, text, [*told.scripts, *told.started])
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
     counted = kind == "training" and len(_LAUNCHERS & told.values.keys()) == 1 and "num_accelerators" not in told.values
@@ -270,6 +258,27 @@ def read_launch(
         notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
     notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
+
+
+def _columns_of(given: Mapping[str, str], kind: str, text: str) -> dict[str, str]:
+    """Columns of plans among stated values: TP is a column, unless it is a variable of the script."""
+    columns = {}
+    for key, value in given.items():
+        column = split_header(key)[0]
+        is_off = key.isupper() and value.casefold() in ("false", "no", "off")  # a variable of a benchmark
+        if (key == column or not re.search(rf"\$\{{?{re.escape(key)}\b", text)) and not is_off:
+            columns[canonical(kind, column)] = value
+    return {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
+
+
+def _no_flag(name: str, text: str, started: Sequence[str]) -> InputError:
+    """A text without a flag of a stack; ``started``: scripts that it starts, which may have them."""
+    problem = f"has no flag of {', '.join(read_stacks())}"
+    others = started or list(dict.fromkeys(_FILE.findall(text[:MOST_TEXT])))[-MOST_OTHERS:]
+    if others:
+        verb = "starts" if started else "names"
+        problem += f"; it {verb} {listed(others)}: read that file, or give what it gets"
+    return InputError(Fault(name, problem))
 
 
 def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:

@@ -493,17 +493,16 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
 def _row_of(models: Table | None, model: str) -> int:
     if models is None:
         return -1
-    rows = np.flatnonzero(models.text("model") == model).tolist()
-    rows = rows or np.flatnonzero(models.text("model") == named_model([model], models)).tolist()
+    names = models.text("model")
+    rows = [*np.flatnonzero(names == model), *np.flatnonzero(names == named_model([model], models))]
     return int(rows[0]) if rows else -1
 
 
 def stored_precision(name: str, model: str, models: Table | None) -> str:
     """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits."""
     row = _row_of(models, model)
-    if models is None or row < 0:
-        variant = variant_of_name(name)
-        result = variant.layers if variant else ""
-    else:
+    variant = variant_of_name(name)
+    result = variant.layers if variant else ""
+    if models is not None and row >= 0:
         result = formats_of_checkpoint(models, row, name or model).main
     return "" if result in SIXTEEN_BITS else result
