@@ -493,9 +493,8 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
 def _row_of(models: Table | None, model: str) -> int:
     if models is None:
         return -1
-    names = models.text("model")
-    rows = [*np.flatnonzero(names == model), *np.flatnonzero(names == named_model([model], models))]
-    return int(rows[0]) if rows else -1
+    names, alike = models.text("model").tolist(), (model, named_model([model], models))
+    return next((names.index(name) for name in alike if name in names), -1)
 
 
 def stored_precision(name: str, model: str, models: Table | None) -> str:
