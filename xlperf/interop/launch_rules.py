@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 
-import numpy as np
-
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Spellings, Table
