@@ -94,7 +94,7 @@ def test_texts_of_users_are_escaped(evaluated: Result) -> None:
 
 def test_an_answer_is_a_card_with_its_ways_and_notes(served: Result) -> None:
     page = Page(served._repr_html_())
-    card, ways = page.tables
+    card, ways, _ = page.tables
     assert page.text.split("right}", 1)[1].startswith(served.answer)
     band = next(row for row in card if row[0] == "tpot (ms)")
     assert band[2].startswith("80 %: ") and float(band[1]) == pytest.approx(served["tpot (ms)"].item(), rel=1e-3)

@@ -539,8 +539,13 @@ def rounded(value: float) -> str:
         return f"{value:g}"
     if abs(value) >= _IN_FULL or value.is_integer():
         return f"{value:,.0f}"
-    decimals = DIGITS - 1 - int(f"{value:.16e}".partition("e")[2])
+    decimals = DIGITS - 1 - _place(value)
     return f"{value:,.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
+
+
+def _place(value: float) -> int:
+    """Power of ten of the first digit of a number."""
+    return int(f"{value:.16e}".partition("e")[2])
 
 
 def alike(values: Sequence[float]) -> list[str]:
@@ -555,10 +560,10 @@ def alike(values: Sequence[float]) -> list[str]:
     if all(size.is_integer() for size in sizes):
         return [rounded(value) for value in values]
     places = len(sizes) // 2, len(sizes) // 10, -1
-    middle, small, large = (math.floor(math.log10(sizes[place])) for place in places)
+    middle, small, large = (_place(sizes[place]) for place in places)
     decimals = max(min(DIGITS - 1 - middle, DIGITS - large), min(1 - small, 2), 0)
     decimals = min(decimals, DIGITS + 4)
-    least = 0.5 * 10.0**-decimals
+    least = float(f"5e-{decimals + 1}")
     return [
         rounded(value) if not math.isfinite(value) or value == 0.0
         else f"{value:,.{decimals}f}" if abs(value) >= least else f"{value:.1g}"
