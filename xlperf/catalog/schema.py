@@ -504,7 +504,7 @@ PER_CENT = (
     "spare_share", "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization", "share",
     "unmet_share", "reused_share", "hit_rate", "hit_rate_accelerator", "hit_rate_host", "hit_rate_drive",
     "hit_rate_remote", "waiting_wins", "availability", "unavailability_without_spares", "unit_unavailability",
-    "discount_rate", "probability",
+    "discount_rate", "probability", "remainder",
 )  # fmt: skip
 """Results without a unit that people read in per cent."""
 

@@ -314,6 +314,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators", "workload": "copy_size"}
 """Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""
+_OF_IMAGES = ("images", "image_width", "image_height")  # entries that a question without images does not show
 ACCELERATORS = "accelerators"
 """Result of a fleet or a run that has an answer."""
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
@@ -405,9 +406,9 @@ class Answered(NamedTuple):
         """Notes below an answer: its trust, the defaults used, and the question."""
         answer = self.answer
         sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
-        asked = ", ".join(
-            f"{name.replace('_', ' ')} {value}" for name, value in self.form.items() if value not in ("", "auto")
-        )
+        silent = _OF_IMAGES if self.form.get("images") == "0" else ()
+        said = {name: value for name, value in self.form.items() if value not in ("", "auto") and name not in silent}
+        asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in said.items())
         basis = str(answer.get("price_basis", ""))
         taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
         lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))
