@@ -202,6 +202,8 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
 _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+"""Arguments of latent attention, which Megatron-LM prints for any model."""
 FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
 
 
@@ -303,6 +305,8 @@ def logged_settings(text: str) -> list[Setting]:
             stated.pop("num_query_groups", None)
         if stated.get("num_experts") in ("None", "0"):
             stated = {name: value for name, value in stated.items() if not name.startswith("moe_")}
+        if stated.get("multi_latent_attention") == "False":
+            stated = {name: value for name, value in stated.items() if name not in _LATENT}
         return [*lined_settings(logged), *(Setting(f"{name}:", (value,)) for name, value in stated.items())]
     if logged.stack and logged.settings:
         return lined_settings(logged)
