@@ -235,6 +235,9 @@ def _stated(settings: Mapping[str, str], whole: bool) -> dict[str, float]:
     if "@gated_mlp" in settings:
         stated["gated_mlp"] = float(settings["@gated_mlp"] == "yes")
     stated = {name: value for name, value in stated.items() if np.isfinite(value) and (value or name == "gated_mlp")}
+    if stated.get("num_experts") == 1.0:  # a dense model, as MaxText states it
+        stated = {name: value for name, value in stated.items() if name not in ("top_k", "moe_ffn_hidden_size")}
+        stated["num_experts"] = 0.0
     if whole and "hidden_size" in stated:
         hidden = stated["hidden_size"]
         stated.setdefault("num_experts", 0.0)

@@ -188,7 +188,7 @@ class Commands(NamedTuple):
 
 
 def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None) -> Commands:
-    """Settings of a launch file or a log; InputError if no stack recognises it. ``stack``: as of :func:`read_launch`."""
+    """Settings of a launch file or a log by a stack, "" for the one that recognises it; InputError if none does."""
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
@@ -270,7 +270,7 @@ def read_launch(
     counted = kind == "training" and len(_LAUNCHERS & told.values.keys()) == 1 and "num_accelerators" not in told.values
     open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts, counted)]
     off = switched_off(one for texts in groups for group in texts for one in group)
-    unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
+    unknown = [] if logged and stack in (*stacks(), lines.stack) else [*dict.fromkeys(told.unknown)]
     handed = frozenset(told.handed)
     kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
     unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]

@@ -24,9 +24,13 @@ _CHOICES = ("gated_mlp", "normalization", "position_embedding")
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", *_CHOICES,
            "use_bias", "tie_word_embeddings")  # fmt: skip
 _PAD = 128
+_LONGEST = 13  # digits of a number that is read
 _REPEATED = re.compile(r"\[((?:[01],)*[01])\](?:\*(\d{1,4}))?")
 _ON_ONE_RANK = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d{1,15})\b")
-_IN_BILLIONS = re.compile(r"Total number of parameters in billions: (\d{1,6}\.\d\d)\b")
+_OF_TITAN = re.compile(r"\bModel \S{1,40} \S{1,40} size: ([\d,]{1,20}) total parameters")
+_IN_BILLIONS = re.compile(
+    r"Total number of parameters in billions: (\d{1,6}\.\d\d)\b|number parameters: (\d{1,6}\.\d{3}) billion"
+)
 _ROUNDED = 1.0  # billions from which a count with two decimals is exact to 0.5 %
 
 
@@ -48,7 +52,7 @@ def modelled_stacks() -> frozenset[str]:
 
 
 def stated_model(text: str, name: str) -> StatedModel:
-    """The model that a launch file or a log states; InputError names arguments that it lacks or that no row expresses."""
+    """The model that a launch file or a log states; InputError names what it lacks and what no row expresses."""
     read = commands_of(text[:MOST_TEXT], name)
     own = [row for row in rows("interop/model_arguments.csv") if read.stack in row["stacks"].split()]
     if not own:
@@ -61,9 +65,9 @@ def stated_model(text: str, name: str) -> StatedModel:
     entries, wrong = _entries(own, values)
     _derived(entries, values, read.stack)
     lacking = [_argument(own, entry) for entry in _NEEDED if entry not in entries]
-    faults = [Fault(name, f"states {words}: no row of models expresses it") for words in wrong]
+    faults = [Fault(name, f"states {words}: it is not understood, or no row of models expresses it") for words in wrong]
     if lacking:
-        remedy = "add them to it, or give the config.json of the model"
+        remedy = "write into it what it lacks, or give the config.json of the model"
         faults.append(Fault(name, f"does not state {', '.join(lacking)}: {remedy}"))
     if faults:
         raise InputError(faults)
@@ -77,8 +81,7 @@ def _values(settings: Iterable[Setting]) -> dict[str, str]:
     for one in settings:
         argument = one.name.rstrip(":=").lstrip("-").rpartition(".")[2].replace("-", "_").casefold()
         value = " ".join(one.arguments).strip("'\"") if one.arguments else "True"
-        if "$" not in value:
-            result[argument] = value
+        result[argument] = value
     return result
 
 
@@ -92,33 +95,38 @@ def _entries(own: Iterable[Mapping[str, str]], values: Mapping[str, str]) -> tup
         value = values.get(argument, "")
         if needs and needs not in entries and values.get(needs, "").casefold() in _OFF:
             continue
-        if row["value"]:
-            if value.casefold() == row["value"].casefold():
-                understood.add(argument)
-                for pair in entry.split():
-                    key, _, word = pair.partition("=")
-                    entries[key] = word == "true" if word in ("true", "false") else word
-            elif value.casefold() not in _OFF:
-                wrong[argument] = f"{argument} {value}"
-        elif value.casefold() in _OFF:
-            continue
-        elif entry == "!":
-            wrong[argument] = f"{argument} {value} ({row['remark']})"
-        elif entry == "moe_layer_freq":
-            frequency = layer_list(value)
-            if frequency is None:
+        listed, off = row["value"].casefold(), value.casefold() in _OFF
+        if entry == "!":
+            if value.casefold() == listed if listed else not off:
+                wrong[argument] = f"{argument} {value} ({row['remark']})"
+        elif "$" in value:
+            wrong[argument] = f"{argument} {value}, a variable without a value"
+        elif listed == value.casefold() and listed:
+            understood.add(argument)
+            entries |= _pairs(entry)
+        elif listed:
+            wrong |= {} if off else {argument: f"{argument} {value}"}
+        elif not off:
+            number = layer_list(value) if entry == "moe_layer_freq" else _whole(value)
+            if number is None:
                 wrong[argument] = f"{argument} {value}"
             else:
-                entries[entry] = frequency
-        else:
-            number = value.replace(",", "").replace("_", "")
-            if number.isdecimal() and len(number) < 13:
-                entries[entry] = int(number)
-            else:
-                wrong[argument] = f"{argument} {value}"
+                entries[entry] = number
     if entries.get("n_routed_experts") == 1:
         entries.pop("n_routed_experts")
     return entries, [words for argument, words in wrong.items() if argument not in understood]
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """Entries of a cell such as ``normalization=rmsnorm use_bias=false``."""
+    pairs = [pair.partition("=") for pair in text.split()]
+    return {key: word == "true" if word in ("true", "false") else word for key, _, word in pairs}
+
+
+def _whole(text: str) -> int | None:
+    """A whole number as launch files write it."""
+    digits = text.replace(",", "").replace("_", "")
+    return int(digits) if digits.isdecimal() and len(digits) < _LONGEST else None
 
 
 def layer_list(text: str) -> int | list[int] | None:
@@ -147,13 +155,18 @@ def _derived(entries: dict[str, Any], values: Mapping[str, str], stack: str) -> 
             gated = entries.get("gated_mlp") == "yes"
             entries["intermediate_size"] = int(8 * hidden / 3) // 64 * 64 if gated else 4 * hidden
         if "vocab_size" in entries and values.get("padded_vocab_size", "").casefold() in _OFF:
-            ranks = [values.get(name, "") for name in ("make_vocab_size_divisible_by", "tensor_model_parallel_size")]
-            pad, tensor = (int(word) if word.isdecimal() else usual for word, usual in zip(ranks, (_PAD, 1), strict=True))
-            entries["vocab_size"] = -(-entries["vocab_size"] // max(pad * tensor, 1)) * max(pad * tensor, 1)
+            pad = _whole(values.get("make_vocab_size_divisible_by", "")) or _PAD
+            pad *= _whole(values.get("tensor_model_parallel_size", "")) or 1
+            entries["vocab_size"] = -(-entries["vocab_size"] // pad) * pad
     if "n_routed_experts" in entries and "intermediate_size" in entries:
         entries.setdefault("moe_intermediate_size", entries["intermediate_size"])
-    if "kv_lora_rank" in entries:  # its norms are of the latent vectors
-        entries.pop("use_qk_norm", None)
+    if stack == "torchtitan" and hidden:  # FeedForward of its Llama
+        width, multiple = int(8 * hidden / 3), int(values.get("multiple_of", "256"))
+        width = int(float(values.get("ffn_dim_multiplier", "1")) * width)
+        entries["intermediate_size"] = -(-width // multiple) * multiple
+    if "kv_lora_rank" in entries:  # its norms are of the latent vectors, its projections have no bias for keys alone
+        for name in ("use_qk_norm", "attention_bias"):
+            entries.pop(name, None)
 
 
 def _argument(own: Iterable[Mapping[str, str]], entry: str) -> str:
@@ -163,11 +176,12 @@ def _argument(own: Iterable[Mapping[str, str]], entry: str) -> str:
 
 
 def _counted(text: str, values: Mapping[str, str]) -> tuple[float | None, str]:
-    """Parameters that Megatron-LM counted: on the only rank, else in billions with two decimals."""
+    """Parameters that a log prints: of torchtitan, of the only rank of Megatron-LM, else in rounded billions."""
     degrees = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
     whole = all(values.get(name, "1") in ("1", "None") for name in degrees)
-    if whole and (match := _ON_ONE_RANK.search(text)):
-        return float(match[1]), "number of parameters of the log"
-    if (match := _IN_BILLIONS.search(text)) and float(match[1]) >= _ROUNDED:
-        return float(match[1]) * UNITS["G"].factor, "total number of parameters of the log"
-    return None, ""
+    exact = _OF_TITAN.search(text) or (_ON_ONE_RANK.search(text) if whole else None)
+    if exact:
+        return float(exact[1].replace(",", "")), "the count of the log"
+    rounded = _IN_BILLIONS.search(text)
+    billions = float(rounded[1] or rounded[2]) if rounded else 0.0
+    return (billions * UNITS["G"].factor, "the rounded count of the log") if billions >= _ROUNDED else (None, "")
