@@ -174,7 +174,7 @@ class Commands(NamedTuple):
     """Settings of a launch file or a log, command by command, and the stack that reads them.
 
     ``text`` and ``given``: with the command of a container in place of its manifest, and its variables. ``logged``:
-    settings that a log states. ``said``: lines that xlperf itself wrote. ``release``: of the engine's image.
+    settings that a log states. ``own_lines``: lines that xlperf itself wrote. ``release``: of the engine's image.
     """
 
     text: str
@@ -183,7 +183,7 @@ class Commands(NamedTuple):
     groups: Groups
     logged: list[Setting]
     lines: LogLines
-    said: list[str]
+    own_lines: list[str]
     release: str
 
 
@@ -196,8 +196,8 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
     containers = None if logged else containers_of(text)
     if containers is not None:
         text, given = containers[0], {**containers[1], **(given or {})}
-    said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
-    named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
+    own_lines = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
+    named = next((line.split()[0] for line in own_lines if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
         groups: Groups = [[logged] if logged else [*settings_of(text, given, _COMMANDS), lined_settings(lines)]]
     except Endless as error:
@@ -209,7 +209,7 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or lines.stack or max(stacks(), key=lambda own: fit(groups, own))
     own = release if stack == stack_named(engine) else ""
-    return Commands(text, given, stack, groups, logged, lines, said, own)
+    return Commands(text, given, stack, groups, logged, lines, own_lines, own)
 
 
 def read_launch(
@@ -228,7 +228,7 @@ def read_launch(
     a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
     read = commands_of(text, name, stack, given)
-    text, given, stack, groups, logged, lines, said = read[:7]
+    text, given, stack, groups, logged, lines, own_lines = read[:7]
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
     told.unknown.extend(first.unknown)
@@ -253,7 +253,7 @@ def read_launch(
         plan.setdefault("software", software_of(stack)[0])
     if read.release:
         plan.setdefault("software_release", read.release)
-    parted = [line.partition("=") for line in said]
+    parted = [line.partition("=") for line in own_lines]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
     if "software_release" in lines.facts:
