@@ -197,7 +197,9 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
     if containers is not None:
         text, given = containers[0], {**containers[1], **(given or {})}
     own_lines = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
-    named = next((line.split()[0] for line in own_lines if line and "=" not in line and line.split()[0] in stacks()), "")
+    named = next(
+        (line.split()[0] for line in own_lines if line and "=" not in line and line.split()[0] in stacks()), ""
+    )
     try:
         groups: Groups = [[logged] if logged else [*settings_of(text, given, _COMMANDS), lined_settings(lines)]]
     except Endless as error:

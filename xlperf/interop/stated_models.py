@@ -24,6 +24,7 @@ _CHOICES = ("gated_mlp", "normalization", "position_embedding")
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", *_CHOICES,
            "use_bias", "tie_word_embeddings")  # fmt: skip
 _PAD = 128
+_MOST_LAYERS = 10_000
 _LONGEST = 13  # digits of a number that is read
 _REPEATED = re.compile(r"\[((?:[01],)*[01])\](?:\*(\d{1,4}))?")
 _ON_ONE_RANK = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d{1,15})\b")
@@ -64,6 +65,9 @@ def stated_model(text: str, name: str) -> StatedModel:
             values.setdefault(row["argument"], row["default"])
     entries, wrong = _entries(own, values)
     _derived(entries, values, read.stack)
+    frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
+    if isinstance(frequency, list) and len(frequency) != layers:
+        wrong.append(f"moe_layer_freq of {len(frequency)} layers beside num_layers {layers}")
     lacking = [_argument(own, entry) for entry in _NEEDED if entry not in entries]
     faults = [Fault(name, f"states {words}: it is not understood, or no row of models expresses it") for words in wrong]
     if lacking:
@@ -158,6 +162,9 @@ def _derived(entries: dict[str, Any], values: Mapping[str, str], stack: str) -> 
             pad = _whole(values.get("make_vocab_size_divisible_by", "")) or _PAD
             pad *= _whole(values.get("tensor_model_parallel_size", "")) or 1
             entries["vocab_size"] = -(-entries["vocab_size"] // pad) * pad
+    frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
+    if isinstance(frequency, int) and frequency and layers % frequency:  # the first layer of each group has experts
+        entries["moe_layer_freq"] = [int(layer % frequency == 0) for layer in range(min(layers, _MOST_LAYERS))]
     if "n_routed_experts" in entries and "intermediate_size" in entries:
         entries.setdefault("moe_intermediate_size", entries["intermediate_size"])
     if stack == "torchtitan" and hidden:  # FeedForward of its Llama
