@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -205,3 +206,30 @@ def test_parquet_without_pyarrow_says_what_to_install(
     done = command("evaluate", plans, "-o", plans.parent / "out.parquet")
     assert (done.code, done.err) == (2, "pyarrow: is not installed, Parquet needs it: pip install pyarrow\n")
     assert _only(plans.parent) == ["plans.csv"]
+
+
+@pytest.mark.parametrize("experts", ["", "  num_experts .................................... 64\n"])
+def test_a_log_whose_model_the_catalog_lacks_becomes_a_better_launch_line(
+    command: Command, tmp_path: Path, experts: str
+) -> None:
+    """The hint of diagnose and of launch is the command that makes the row, as pasted."""
+    arguments = {
+        "add_bias_linear": False, "ffn_hidden_size": 1792, "global_batch_size": 64, "group_query_attention": True,
+        "hidden_size": 512, "kv_lora_rank": 32, "micro_batch_size": 8, "moe_router_topk": 1,
+        "multi_latent_attention": False, "normalization": "RMSNorm", "num_attention_heads": 4, "num_layers": 24,
+        "num_query_groups": 1, "padded_vocab_size": 128256, "position_embedding_type": "rope", "seq_length": 2048,
+        "swiglu": True, "untie_embeddings_and_output_weights": True, "world_size": 8,
+    }  # fmt: skip
+    step = " iteration {:8d}/ 40000 | elapsed time per iteration (ms): {} | global batch size:    64 |\n"
+    log, models, better = (tmp_path / name for name in ("a train.log", "models.csv", "better.csv"))
+    lines = [f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in arguments.items()]
+    log.write_text("".join([*lines, experts, *(step.format(count, 600) for count in range(1, 20))]))
+    given = ("--set", "accelerator=H100")
+    hints = {command("diagnose", log, *given).err, command("launch", "--read", log, *given).err}
+    assert len(hints) == 1
+    pasted = shlex.split(hints.pop().partition("its row with xlperf ")[2].partition(" and --catalog")[0])
+    assert pasted[:3] == ["add", "model", str(log)] and pasted[-1] == "models.csv"
+    assert command(*pasted[:-1], models).code == 0
+    assert command("diagnose", log, *given, "--catalog", models, "-o", better).code == 0
+    assert "--vocab-size 128256" in command("launch", better, "--catalog", models).out
+    assert ",a train," in command("launch", "--read", log, *given, "--catalog", models).out

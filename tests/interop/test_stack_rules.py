@@ -21,7 +21,7 @@ from xlperf.explore.candidates import candidates, with_auto
 from xlperf.explore.mappings import refused_reasons
 from xlperf.explore.search import search
 from xlperf.interop.launch_rules import _READ, _READ_ALIKE, plan_of
-from xlperf.interop.launch_stacks import flags, kind_of_stack, read_stacks, software_of, stacks
+from xlperf.interop.launch_stacks import flags, kind_of_stack, read_stacks, software_of, stacks, title_of
 from xlperf.interop.launch_start import Shape, _derived
 from xlperf.interop.software import NUMBERS, STACKS, stack_of_software
 
@@ -65,7 +65,8 @@ def test_every_stack_folder_is_complete() -> None:
         for folder in stack_folders(name):
             named = {row["stack"] for row in rows(f"interop/stacks/{folder}/{name}.csv")}
             assert named == ({folder} if folder != "shared" else {"serving"}), (name, folder)
-    assert {*stacks(), *(row["stack"] for row in stack_rows("log_evidence"))} - {"serving"} <= declared
+    logged = {row["stack"] for row in stack_rows("log_evidence")} - {"serving"}
+    assert {*stacks()} <= declared and logged <= {*declared, *read_stacks()} and all(map(title_of, logged))
     assert {stack for row in stack_rows("rules") for stack in row["stacks"].split()} == declared
     for one in STACKS.values():
         assert one.title and one.software and stack_of_software(one.software) == one.stack

@@ -247,21 +247,29 @@ def add(kind: str) -> None:
 
 
 @command()
-def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
-    """A model of your own: a row of models from a Hugging Face configuration."""
+def model(file: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
+    """A model of your own: a row of models from a Hugging Face configuration, a launch file or a log."""
     from xlperf.interop.hugging_face import model_row
     from xlperf.interop.hugging_face_files import read_config
+    from xlperf.interop.logs import beginning
+    from xlperf.interop.stated_models import stated_model
 
-    settings, counted, where = read_config(config)
-    path = Path(config).resolve()
+    path, choices = Path(file).resolve(), dict[str, str]()
     folder = path if path.is_dir() else path.parent
-    chosen = name or str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
-    source = f"Hugging Face config.json, {path.name if path.is_dir() else config}"
+    text = "{" if path.is_dir() or path.suffix.casefold() == ".json" else beginning(path)
+    if not text.lstrip().startswith("{"):
+        settings, choices, counted, where = stated_model(text, path.name)
+        own, source = path.stem, f"arguments of {path.name}"
+    else:
+        settings, counted, where = read_config(file)
+        own = str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
+        source = f"Hugging Face config.json, {path.name if path.is_dir() else file}"
+    chosen = name or own
     stated = parameters * factor("G") if parameters is not None else counted
-    converted = model_row(settings, chosen, source, counted=None if stated is None else True)
+    converted = model_row(settings, chosen, source, None if stated is None else True, choices)
     lines, agrees = _checked(converted, stated, where if parameters is None else "--parameters")
     if not agrees and converted.assumed and not converted.refused:
-        converted = model_row(settings, chosen, source, counted=False)
+        converted = model_row(settings, chosen, source, False, choices)
         lines.append(f"no plan is computed with this model: {converted.refused}")
     row = dict(converted.row)
     if stated is not None:

@@ -19,8 +19,9 @@ from xlperf.engine import evaluate, explain
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.vary import read_values
 from xlperf.interop.checkpoints import contradicted, described_models, named_model, states_format
+from xlperf.interop.launch_stacks import title_of
 from xlperf.interop.logs import COMMUNICATION, SETTING, Log, Logged, Profile
-from xlperf.interop.software import STACKS, stack_of_software
+from xlperf.interop.software import stack_of_software
 
 NONE = -1
 EVEN = "even"  # prefix of a number of layers relative to a stage's even share
@@ -339,7 +340,7 @@ def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: L
     results = []
     planned = stack_of_software(plan.word("software"))
     if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:
-        results.append(f"it is of {STACKS[logged.stack].title}, the plan is for {STACKS[planned].title}")
+        results.append(f"it is of {title_of(logged.stack)}, the plan is for {title_of(planned)}")
     results += [*_settings(plan, log, logged), *_models(plan, catalog, logged), *_flop(plan, catalog, log)]
     return [f"{name}: contradicts the plan: {words}" for words in results]
 

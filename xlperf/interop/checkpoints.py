@@ -242,6 +242,9 @@ def _stated(settings: Mapping[str, str], whole: bool) -> dict[str, float]:
             # megatron/training/arguments.py: two thirds of four times the hidden size if gated, whole multiples of 64
             gated = stated.get("gated_mlp", 0.0)
             stated["ffn_hidden_size"] = (8.0 * hidden / 3.0) // 64.0 * 64.0 if gated else 4.0 * hidden
+    if stated.get("num_experts") in (0.0, 1.0):  # a dense model, whose other arguments of experts mean nothing
+        stated = {name: value for name, value in stated.items() if name not in ("top_k", "moe_ffn_hidden_size")}
+        stated["num_experts"] = 0.0
     return stated
 
 

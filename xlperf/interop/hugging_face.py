@@ -58,11 +58,18 @@ def _columns_of(*parts: str) -> dict[str, tuple[str, ...]]:
     return {row["column"]: tuple(row["entries"].split()) for row in stated if row["part"] in parts}
 
 
-def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
+def model_row(
+    config: Mapping[str, Any],
+    name: str,
+    source: str,
+    counted: bool | None = None,
+    choices: Mapping[str, str] | None = None,
+) -> ModelRow:
     """A configuration (config.json) as a row of the sheet ``models``; InputError if it lacks a number that a row needs.
 
     ``counted``: whether a count of parameters agrees, or True if the caller will compare it; None without a count. An
-    unknown type is read as Llama only with an agreeing count.
+    unknown type is read as Llama only with an agreeing count. ``choices``: columns that the code of the model type does
+    not decide.
     """
     if config.get("peft_type"):
         base = config.get("base_model_name_or_path") or "its base model"
@@ -70,6 +77,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
         raise InputError(Fault(source or name, problem))
     part = language_part(config)
     kind, family, defaults, assumed, remark = model_type(config, part)
+    family = {**family, **(choices or {})}
     inner = Entries({**part, "model_type": kind}, defaults)
     result = Reading(inner)
     result.refused += _reasons(config, inner, family)
@@ -183,7 +191,8 @@ def _experts(row: Row, result: Reading, family: Mapping[str, str]) -> None:
         row["num_shared_experts"] = result.number(*named)
     if config.get("model_type") == "llama4_text":
         row["num_shared_experts"] = 1
-    if config["model_type"] in ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text") and shared:
+    gated = config["model_type"] in ("qwen2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text")
+    if shared and config.get("shared_expert_gate", gated):
         row["shared_expert_gate"] = "yes"
     row["moe_latent_size"] = result.number("moe_latent_size") or None
     _mixture_layers(row, result)

@@ -25,7 +25,7 @@ from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
 from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
-from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
+from xlperf.interop.launch_rules import CONFIG, LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     MOST_SHOWN,
@@ -53,7 +53,7 @@ from xlperf.interop.launch_stacks import (
     writes,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
-from xlperf.interop.launch_text import Setting, lined_settings, log_lines, logged_settings, settings_of
+from xlperf.interop.launch_text import LogLines, Setting, lined_settings, log_lines, logged_settings, settings_of
 from xlperf.interop.launch_told import fit, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
@@ -170,6 +170,50 @@ class Launch(NamedTuple):
     notes: list[str]
 
 
+class Commands(NamedTuple):
+    """Settings of a launch file or a log, command by command, and the stack that reads them.
+
+    ``text`` and ``given``: with the command of a container in place of its manifest, and its variables. ``logged``:
+    settings that a log states. ``own_lines``: lines that xlperf itself wrote. ``release``: of the engine's image.
+    """
+
+    text: str
+    given: Mapping[str, str] | None
+    stack: str
+    groups: Groups
+    logged: list[Setting]
+    lines: LogLines
+    own_lines: list[str]
+    release: str
+
+
+def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None) -> Commands:
+    """Settings of a launch file or a log by a stack, "" for the one that recognises it; InputError if none does."""
+    logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
+    if len(text) > MOST_TEXT and not logged:
+        raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
+    engine, release = ("", "") if logged else engine_of_image(text)
+    containers = None if logged else containers_of(text)
+    if containers is not None:
+        text, given = containers[0], {**containers[1], **(given or {})}
+    own_lines = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
+    named = next(
+        (line.split()[0] for line in own_lines if line and "=" not in line and line.split()[0] in stacks()), ""
+    )
+    try:
+        groups: Groups = [[logged] if logged else [*settings_of(text, given, _COMMANDS), lined_settings(lines)]]
+    except Endless as error:
+        raise InputError(Fault(name, f"{error}: it is no launch script")) from None
+    if named:  # an argument per line, as launch_lines writes them
+        groups = [_as_one(groups[0])]
+    elif not logged or text.lstrip().startswith("{"):
+        stack = stack or (stack_named(engine) if engine else "")
+        stack, groups = _recognised(text, groups, stack, given or {}, name)
+    stack = stack or named or lines.stack or max(stacks(), key=lambda own: fit(groups, own))
+    own = release if stack == stack_named(engine) else ""
+    return Commands(text, given, stack, groups, logged, lines, own_lines, own)
+
+
 def read_launch(
     text: str,
     name: str,
@@ -185,25 +229,8 @@ def read_launch(
     that it lacks. ``beside``: folder for configurations that it refers to. InputError if no stack recognises the text,
     a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
-    logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
-    if len(text) > MOST_TEXT and not logged:
-        raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
-    engine, release = ("", "") if logged else engine_of_image(text)
-    containers = None if logged else containers_of(text)
-    if containers is not None:
-        text, given = containers[0], {**containers[1], **(given or {})}
-    said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
-    named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
-    try:
-        groups: Groups = [[logged] if logged else [*settings_of(text, given, _COMMANDS), lined_settings(lines)]]
-    except Endless as error:
-        raise InputError(Fault(name, f"{error}: it is no launch script")) from None
-    if named:  # an argument per line, as launch_lines writes them
-        groups = [_as_one(groups[0])]
-    elif not logged or text.lstrip().startswith("{"):
-        stack = stack or (stack_named(engine) if engine else "")
-        stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or lines.stack or max(stacks(), key=lambda own: fit(groups, own))
+    read = commands_of(text, name, stack, given)
+    text, given, stack, groups, logged, lines, own_lines = read[:7]
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
     told.unknown.extend(first.unknown)
@@ -226,14 +253,16 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
-    if release and stack == stack_named(engine):
-        plan.setdefault("software_release", release)
-    parted = [line.partition("=") for line in said]
+    if read.release:
+        plan.setdefault("software_release", read.release)
+    parted = [line.partition("=") for line in own_lines]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
     if "software_release" in lines.facts:
         plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
+    if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
+        lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
     own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
     if not own_values and not marked and not lines.stack:
@@ -243,7 +272,7 @@ def read_launch(
     counted = kind == "training" and len(_LAUNCHERS & told.values.keys()) == 1 and "num_accelerators" not in told.values
     open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts, counted)]
     off = switched_off(one for texts in groups for group in texts for one in group)
-    unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
+    unknown = [] if logged and stack in (*stacks(), lines.stack) else [*dict.fromkeys(told.unknown)]
     handed = frozenset(told.handed)
     kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
     unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]

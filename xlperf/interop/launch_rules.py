@@ -32,6 +32,7 @@ from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, st
 from xlperf.interop.software import STACKS, software_defaults
 
 LACKS = "@lacks"  # key of the words that say why no model is known
+CONFIG = "CONFIG"  # in these words: the file that the row of the model can be made from
 _BLANKS = {"sequence_parallel": "yes", "compiled": "yes"}
 """Meaning of blank columns without a default, where a flag says otherwise."""
 _SHARED = ("sequence_parallel", "tensor_overlap")  # columns that mean something with tensor parallelism only
@@ -432,7 +433,7 @@ def _model(
         if len(fitting) > 1:
             notes.append(f"the dimensions are of {', '.join(fitting)}: give the one that is meant with --set model=...")
         return {"model": weakly if weakly in fitting else fitting[0]}
-    how = "add its row with xlperf add model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
+    how = f"add its row with xlperf add model {CONFIG} -o models.csv and --catalog models.csv, or give --set model=..."
     if names or (weak and not nearest):
         named = (names or weak)[0]
         named = named.rstrip("/").rpartition("/")[2] if named[:1] in "/$." else named  # of a folder its last part

@@ -165,6 +165,12 @@ def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name
     return ""
 
 
+def title_of(stack: str) -> str:
+    """Name of a stack in its makers' spelling, also of one that is read only."""
+    titles = (row["title"] for row in stack_rows("evidence") if row["stack"] == stack)
+    return STACKS[stack].title if stack in STACKS else next(titles, stack)
+
+
 @cache
 def software_of(stack: str) -> tuple[str, str]:
     """Software of the calibration for a stack that is read only, and how far it was measured; "" for another."""

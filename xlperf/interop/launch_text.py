@@ -193,6 +193,7 @@ _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 _DUMPED = re.compile(
     r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
 )
+_PRINTED = re.compile(r"^.{0,100}?\bConfig param ([a-z]\w{1,80}): (\S.{0,500})$", re.MULTILINE)  # MaxText
 MOST_ENGINE = 20_000  # characters of the arguments that an engine prints
 _PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]++(?!\s*=))")
 _TYPED = re.compile(r"(?:torch|Backend)\.\w")
@@ -202,6 +203,8 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
 _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+"""Arguments of latent attention, which Megatron-LM prints for any model."""
 FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
 
 
@@ -291,7 +294,7 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
 def logged_settings(text: str) -> list[Setting]:
     """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither."""
     logged = log_lines(text)
-    results = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
+    results = [(name, value.strip()) for pattern in (_DUMPED, _PRINTED) for name, value in pattern.findall(text)]
     if len(results) < FEWEST_DUMPED:
         before = [row["words"] for row in stack_rows("log_evidence") if row["arguments"]]
         starts = [text.find(words) + len(words) for words in before if words in text]
@@ -303,6 +306,8 @@ def logged_settings(text: str) -> list[Setting]:
             stated.pop("num_query_groups", None)
         if stated.get("num_experts") in ("None", "0"):
             stated = {name: value for name, value in stated.items() if not name.startswith("moe_")}
+        if stated.get("multi_latent_attention") == "False":
+            stated = {name: value for name, value in stated.items() if name not in _LATENT}
         return [*lined_settings(logged), *(Setting(f"{name}:", (value,)) for name, value in stated.items())]
     if logged.stack and logged.settings:
         return lined_settings(logged)

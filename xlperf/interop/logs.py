@@ -304,10 +304,15 @@ class Logged(NamedTuple):
     quantities: Stated
 
 
+def beginning(path: str | Path) -> str:
+    """The text at the start of a log or a launch file, in which it states its arguments."""
+    with Path(path).open(encoding="utf-8", errors="replace") as stream:
+        return stream.read(MOST_TEXT)
+
+
 def read_logged(path: str | Path) -> Logged:
     """The plan that the beginning of a log states."""
-    with Path(path).open(encoding="utf-8", errors="replace") as stream:
-        return logged_plan(stream.read(MOST_TEXT))
+    return logged_plan(beginning(path))
 
 
 _BACKEND = re.compile(r"(?:\bBackend:|\"(?:backend|framework)\":)\s{0,60}\"?([A-Za-z][\w.-]{1,40})")

@@ -1,0 +1,194 @@
+"""The model of a launch file or a log, as a configuration of Hugging Face that its reader makes a row of.
+
+``model_arguments.csv`` maps arguments of a stack to entries of a configuration, with the defaults of its own parser.
+``needs``: the argument or entry that an argument means something with. ``!``: layers that no row expresses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.resources import rows
+from xlperf.base.units import UNITS
+from xlperf.interop.launch import commands_of
+from xlperf.interop.launch_stacks import MOST_TEXT
+from xlperf.interop.launch_text import Setting
+
+_OFF = ("", "none", "false", "null", "0")
+_CHOICES = ("gated_mlp", "normalization", "position_embedding")
+"""Entries that a configuration leaves to the code of its model type."""
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", *_CHOICES,
+           "use_bias", "tie_word_embeddings")  # fmt: skip
+_PAD = 128
+_MOST_LAYERS = 10_000
+_LONGEST = 13  # digits of a number that is read
+_REPEATED = re.compile(r"\[((?:[01],)*[01])\](?:\*(\d{1,4}))?")
+_ON_ONE_RANK = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d{1,15})\b")
+_OF_TITAN = re.compile(r"\bModel \S{1,40} \S{1,40} size: ([\d,]{1,20}) total parameters")
+_IN_BILLIONS = re.compile(
+    r"Total number of parameters in billions: (\d{1,6}\.\d\d)\b|number parameters: (\d{1,6}\.\d{3}) billion"
+)
+_ROUNDED = 1.0  # billions from which a count with two decimals is exact to 0.5 %
+
+
+class StatedModel(NamedTuple):
+    """A configuration; ``choices``: columns that the code of a model type decides elsewhere; and the number of
+    parameters that a log prints, None if it prints none, with its source.
+    """
+
+    config: dict[str, Any]
+    choices: dict[str, str]
+    counted: float | None
+    where: str
+
+
+@cache
+def modelled_stacks() -> frozenset[str]:
+    """Stacks whose arguments state a model."""
+    return frozenset(stack for row in rows("interop/model_arguments.csv") for stack in row["stacks"].split())
+
+
+def stated_model(text: str, name: str) -> StatedModel:
+    """The model that a launch file or a log states; InputError names what it lacks and what no row expresses."""
+    read = commands_of(text[:MOST_TEXT], name)
+    own = [row for row in rows("interop/model_arguments.csv") if read.stack in row["stacks"].split()]
+    if not own:
+        known = ", ".join(sorted(modelled_stacks()))
+        raise InputError(Fault(name, f"is of {read.stack}, whose arguments state no model; {known} state theirs"))
+    values = _values(one for texts in read.groups for group in texts for one in group)
+    for row in own:
+        if row["default"]:
+            values.setdefault(row["argument"], row["default"])
+    entries, wrong = _entries(own, values)
+    _derived(entries, values, read.stack)
+    frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
+    if isinstance(frequency, list) and len(frequency) != layers:
+        wrong.append(f"moe_layer_freq of {len(frequency)} layers beside num_layers {layers}")
+    lacking = [_argument(own, entry) for entry in _NEEDED if entry not in entries]
+    faults = [Fault(name, f"states {words}: it is not understood, or no row of models expresses it") for words in wrong]
+    if lacking:
+        remedy = "write into it what it lacks, or give the config.json of the model"
+        faults.append(Fault(name, f"does not state {', '.join(lacking)}: {remedy}"))
+    if faults:
+        raise InputError(faults)
+    choices = {entry: str(entries.pop(entry)) for entry in _CHOICES}
+    return StatedModel({**entries, "model_type": "megatron"}, choices, *_counted(text, values))
+
+
+def _values(settings: Iterable[Setting]) -> dict[str, str]:
+    """Arguments by their own names; later ones replace earlier ones."""
+    result = {}
+    for one in settings:
+        argument = one.name.rstrip(":=").lstrip("-").rpartition(".")[2].replace("-", "_").casefold()
+        value = " ".join(one.arguments).strip("'\"") if one.arguments else "True"
+        result[argument] = value
+    return result
+
+
+def _entries(own: Iterable[Mapping[str, str]], values: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Entries of a configuration, and arguments that are not understood or that no row expresses."""
+    entries: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    understood: set[str] = set()
+    for row in own:
+        argument, entry, needs = row["argument"], row["entry"], row["needs"]
+        value = values.get(argument, "")
+        if needs and needs not in entries and values.get(needs, "").casefold() in _OFF:
+            continue
+        listed, off = row["value"].casefold(), value.casefold() in _OFF
+        if entry == "!":
+            if value.casefold() == listed if listed else not off:
+                wrong[argument] = f"{argument} {value} ({row['remark']})"
+        elif "$" in value:
+            wrong[argument] = f"{argument} {value}, a variable without a value"
+        elif listed == value.casefold() and listed:
+            understood.add(argument)
+            entries |= _pairs(entry)
+        elif listed:
+            wrong |= {} if off else {argument: f"{argument} {value}"}
+        elif not off:
+            number = layer_list(value) if entry == "moe_layer_freq" else _whole(value)
+            if number is None:
+                wrong[argument] = f"{argument} {value}"
+            else:
+                entries[entry] = number
+    if entries.get("n_routed_experts") == 1:
+        entries.pop("n_routed_experts")
+    return entries, [words for argument, words in wrong.items() if argument not in understood]
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """Entries of a cell such as ``normalization=rmsnorm use_bias=false``."""
+    pairs = [pair.partition("=") for pair in text.split()]
+    return {key: word == "true" if word in ("true", "false") else word for key, _, word in pairs}
+
+
+def _whole(text: str) -> int | None:
+    """A whole number as launch files write it."""
+    digits = text.replace(",", "").replace("_", "")
+    return int(digits) if digits.isdecimal() and len(digits) < _LONGEST else None
+
+
+def layer_list(text: str) -> int | list[int] | None:
+    """Which layers are mixtures of experts, as Megatron-LM writes it; None if it is not understood.
+
+    >>> layer_list("2"), layer_list("([0]*1+[1]*3)"), layer_list("[0, 1]"), layer_list("x")
+    (2, [0, 1, 1, 1], [0, 1], None)
+    """
+    plain = re.sub(r"\s", "", text).strip("'\"")
+    if plain.isdecimal() and len(plain) < 5:
+        return int(plain)
+    result: list[int] = []
+    for term in re.sub(r"^\((.*)\)$", r"\1", plain).split("+"):
+        match = _REPEATED.fullmatch(term)
+        if match is None:
+            return None
+        result += [int(one) for one in match[1].split(",")] * int(match[2] or 1)
+    return result
+
+
+def _derived(entries: dict[str, Any], values: Mapping[str, str], stack: str) -> None:
+    """Widths that Megatron-LM derives from others, its padded vocabulary; widths of experts that are not stated."""
+    hidden = entries.get("hidden_size", 0)
+    if stack == "megatron":
+        if hidden and "intermediate_size" not in entries:
+            gated = entries.get("gated_mlp") == "yes"
+            entries["intermediate_size"] = int(8 * hidden / 3) // 64 * 64 if gated else 4 * hidden
+        if "vocab_size" in entries and values.get("padded_vocab_size", "").casefold() in _OFF:
+            pad = _whole(values.get("make_vocab_size_divisible_by", "")) or _PAD
+            pad *= _whole(values.get("tensor_model_parallel_size", "")) or 1
+            entries["vocab_size"] = -(-entries["vocab_size"] // pad) * pad
+    frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
+    if isinstance(frequency, int) and frequency and layers % frequency:  # the first layer of each group has experts
+        entries["moe_layer_freq"] = [int(layer % frequency == 0) for layer in range(min(layers, _MOST_LAYERS))]
+    if "n_routed_experts" in entries and "intermediate_size" in entries:
+        entries.setdefault("moe_intermediate_size", entries["intermediate_size"])
+    if stack == "torchtitan" and hidden:  # FeedForward of its Llama
+        width, multiple = int(8 * hidden / 3), int(values.get("multiple_of", "256"))
+        width = int(float(values.get("ffn_dim_multiplier", "1")) * width)
+        entries["intermediate_size"] = -(-width // multiple) * multiple
+    if "kv_lora_rank" in entries:  # its norms are of the latent vectors, its projections have no bias for keys alone
+        for name in ("use_qk_norm", "attention_bias"):
+            entries.pop(name, None)
+
+
+def _argument(own: Iterable[Mapping[str, str]], entry: str) -> str:
+    """The first argument of a stack that states an entry."""
+    named = (row["argument"] for row in own if entry in re.split(r"[= ]", row["entry"]))
+    return next(named, entry)
+
+
+def _counted(text: str, values: Mapping[str, str]) -> tuple[float | None, str]:
+    """Parameters that a log prints: of torchtitan, of the only rank of Megatron-LM, else in rounded billions."""
+    degrees = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
+    whole = all(values.get(name, "1") in ("1", "None") for name in degrees)
+    exact = _OF_TITAN.search(text) or (_ON_ONE_RANK.search(text) if whole else None)
+    if exact:
+        return float(exact[1].replace(",", "")), "the count of the log"
+    rounded = _IN_BILLIONS.search(text)
+    billions = float(rounded[1] or rounded[2]) if rounded else 0.0
+    return (billions * UNITS["G"].factor, "the rounded count of the log") if billions >= _ROUNDED else (None, "")
