@@ -20,12 +20,22 @@ from xlperf.base.errors import printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Part, cells, column, displayed, questions, results_of, rounded, shown_columns, unit_of
+from xlperf.catalog.schema import (
+    Part,
+    cells,
+    column,
+    displayed,
+    questions,
+    results_of,
+    rounded,
+    shown_columns,
+    software_title,
+    unit_of,
+)
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.workers import worked
-from xlperf.interop.software import software_title
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
 
