@@ -285,8 +285,8 @@ def results_of(plan_table: str) -> TableSchema:
 
 @cache
 def unit_of(column_: Column) -> Unit:
-    """The unit that a header of this column means when it states none."""
-    return UNITS[column_.unit or "-"]
+    """The unit that a header of this column means when it states none; words of a study's own unit scale nothing."""
+    return UNITS.get(column_.unit, UNITS["-"])
 
 
 @cache
@@ -522,7 +522,7 @@ PER_CENT = (
     "spare_share", "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization", "share",
     "unmet_share", "reused_share", "hit_rate", "hit_rate_accelerator", "hit_rate_host", "hit_rate_drive",
     "hit_rate_remote", "waiting_wins", "availability", "unavailability_without_spares", "unit_unavailability",
-    "discount_rate", "probability",
+    "discount_rate", "probability", "enough_share",
 )  # fmt: skip
 """Results without a unit that people read in per cent."""
 
