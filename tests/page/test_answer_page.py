@@ -111,6 +111,7 @@ def test_a_page_says_what_the_terminal_says(
     tiles = [page.by_id[f"tile-{number}"] for number in range(6)]
     assert all(tiles)
     assert page.source.count("<svg") == (2 if kind == "serve" else 1) and "NaN" not in page.source
+    assert not any(engine in cells for cells in page.rows for engine in ("sglang", "vllm", "tensorrt-llm"))
 
 
 @pytest.mark.parametrize("kind", ASKED)
@@ -234,3 +235,6 @@ def test_a_grid_and_a_report_are_pages_of_tables(command: Command, tmp_path: Pat
     page, (question, *findings) = Page(path), study.out.splitlines()
     assert f"<h1>{question}</h1>" in page.source and all(line in page.texts for line in findings)
     assert "<table" in page.source
+    drawn = re.findall("<figcaption>(.*?)<", page.source)
+    assert len(drawn) == page.source.count("<svg") and any("prefill and decode" in title for title in drawn)
+    assert all(float(width) >= 0.0 for width in re.findall(r'width="(-?[\d.]+)" height', page.source))

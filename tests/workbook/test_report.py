@@ -102,7 +102,7 @@ def test_every_number_has_a_format_and_utilisation_is_in_percent(book: Workbook)
                     if isinstance(cell.value, int | float) and not isinstance(cell.value, bool)
                 }
                 if top.value in ("mfu", "hfu"):
-                    assert formats == {"0.0%"}
+                    assert formats == {"0.0 %"}
                 elif top.value != "value":
                     assert "General" not in formats, (sheet.title, top.value)
 

@@ -268,7 +268,7 @@ def test_bars_fill_a_cell_where_a_plan_fills_its_memory(book: Any) -> None:
 def test_number_formats_follow_the_units(book: Any) -> None:
     columns = [column.name for column in sheet_columns("training")]
     row = book["training"][header_row("training") + 1]
-    assert row[columns.index("mfu")].number_format == "0.0%"
+    assert row[columns.index("mfu")].number_format == "0.0 %"
     assert row[columns.index("num_accelerators")].number_format == "#,##0"
 
 

@@ -285,8 +285,8 @@ def results_of(plan_table: str) -> TableSchema:
 
 @cache
 def unit_of(column_: Column) -> Unit:
-    """The unit that a header of this column means when it states none."""
-    return UNITS[column_.unit or "-"]
+    """The unit that a header of this column means when it states none; words of a study's own unit scale nothing."""
+    return UNITS.get(column_.unit, UNITS["-"])
 
 
 @cache
@@ -486,10 +486,28 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
     """Values as people read them: numbers with the same decimals, flags as yes and no; "" if blank."""
     inside = shown(column, values).tolist()
     if column.is_text:
-        return [printable(str(value)) for value in inside]
+        return [printable(title_of(column, str(value))) for value in inside]
     if column.kind in FLAGS:
         return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
     return alike(inside)
+
+
+@cache
+def software_title(software: str) -> str:
+    """Name of a stack or an engine in its makers' spelling; its release, if it has one, as in the name.
+
+    >>> software_title("vllm"), software_title("sglang-0.5"), software_title("my-engine")
+    ('vLLM', 'SGLang-0.5', 'my-engine')
+    """
+    titles = {row["software"]: row["title"] for row in resources.stack_rows("stack")}
+    named, dash, release = software.rpartition("-")
+    known = named in titles and release[:1].isdigit()
+    return f"{titles[named]}{dash}{release}" if known else titles.get(software, software)
+
+
+def title_of(column: Column, word: str) -> str:
+    """A word of a column as people read it: stacks and engines by their titles."""
+    return software_title(word) if column.name.endswith("software") else word
 
 
 def displayed(column: Column, values: np.ndarray) -> tuple[str, list[str]]:
@@ -504,7 +522,7 @@ PER_CENT = (
     "spare_share", "limit_share", "efficiency", "percentile", "idle_share", "saved_share", "utilization", "share",
     "unmet_share", "reused_share", "hit_rate", "hit_rate_accelerator", "hit_rate_host", "hit_rate_drive",
     "hit_rate_remote", "waiting_wins", "availability", "unavailability_without_spares", "unit_unavailability",
-    "discount_rate", "probability", "remainder",
+    "discount_rate", "probability", "remainder", "enough_share",
 )  # fmt: skip
 """Results without a unit that people read in per cent."""
 

@@ -330,13 +330,16 @@ def deliver(
         wrote(output, len(whole[0][1]) if number is None else number, noun)
 
 
-def write_tables_page(output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str], title: str = "") -> None:
+def write_tables_page(
+    output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str], title: str = "",
+    charts: Sequence[str] | None = None,
+) -> None:  # fmt: skip
     """Write tables as a page to send, below a title, else the command that asked, and some sentences."""
     from xlperf.page.tables import write_tables
 
     path, given = asked_of()
     asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
-    write_tables(output, title or path, [*lines, *([f"asked: {asked}"] if asked else [])], tables)
+    write_tables(output, title or path, [*lines, *([f"asked: {asked}"] if asked else [])], tables, charts)
 
 
 def text_table(block: list[Part]) -> list[str]:

@@ -114,8 +114,10 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     found = [f"{finding.tag}: {finding.words}" for finding in outcome.findings]
     lines = [*found, f"What to do: {chosen.advised(outcome.facts)}"]
     if is_page(output):
+        from xlperf.page.studies import study_charts
+
         tables = [(sheet.name, sheet.parts) for sheet in outcome.sheets]
-        write_tables_page(output, tables, lines, chosen.question)
+        write_tables_page(output, tables, lines, chosen.question, [study_charts(sheet) for sheet in outcome.sheets])
     say(chosen.question, *lines)
     wrote(output, len(outcome.findings), "finding")
 

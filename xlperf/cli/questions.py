@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.catalog.schema import Column, first_words, parts, questions, rounded, table_schema
+from xlperf.catalog.schema import Column, first_words, parts, questions, rounded, software_title, table_schema
 from xlperf.cli.command import Command, Sheets, catalog_of, command, names_of, words_of
 from xlperf.cli.output import (
     Front,
@@ -141,7 +141,6 @@ def _shown(answer: Answered) -> list[str]:
 def _ways(ways: Table) -> list[str]:
     """Lines of the ways to serve, the cheapest first."""
     from xlperf.base.units import MILLION
-    from xlperf.interop.software import software_title
 
     if not len(ways):
         return []

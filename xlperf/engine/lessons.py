@@ -57,7 +57,7 @@ class Lesson:
         count = f"{self.runs} run{'s' * (self.runs > 1)}"
         text = f"your {WORDS[self.quantity].format(f'{self.factor:.3g}')} ({count})"
         if self.part[0]:
-            text += f", most by {self.part[0]}, {self.part[1]:.3g} times as long"
+            text += f", most of it in {self.part[0]}, which takes {self.part[1]:.3g} times as long"
         text += f"; error of the runs {100.0 * self.before:.3g} % before, {100.0 * self.after:.3g} % after"
         if not math.isnan(self.left_out):
             text += f", {100.0 * self.left_out:.3g} % of each predicted by the others"

@@ -29,12 +29,11 @@ from xlperf.base.arrays import Array, added, coded, exp, log2
 from xlperf.base.resources import cells
 from xlperf.catalog.calibration import is_release, same_kernels
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
-from xlperf.interop.software import software_title
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
 # Axes of published runs: accelerators, tokens in work per accelerator (of a training step or decode step), length

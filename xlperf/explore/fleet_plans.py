@@ -14,14 +14,14 @@ from xlperf.base.arrays import Array, coded
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
-from xlperf.interop.software import STACKS, engines_on, searched_engines, software_title
+from xlperf.interop.software import STACKS, engines_on, searched_engines
 
 ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")

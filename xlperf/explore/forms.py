@@ -30,6 +30,7 @@ from xlperf.catalog.schema import (
     rounded,
     shown_columns,
     table_schema,
+    title_of,
     unit_of,
     viewed_columns,
 )
@@ -385,9 +386,8 @@ class Answered(NamedTuple):
         for declared in map(results_of(self.kind).by_name.__getitem__, shown_columns(f"{self.kind}_results", "answer")):
             value = answer[declared.name]
             if declared.is_text or value != value:
-                lines += [Shown(declared.name, declared.header, str(value))] * (
-                    declared.is_text and self.says(declared.name)
-                )
+                said = [Shown(declared.name, declared.header, title_of(declared, str(value)))]
+                lines += said * (declared.is_text and self.says(declared.name))
                 continue
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]

@@ -16,6 +16,7 @@ from xlperf.base.arrays import Array, ceil_div, divide, log2, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
@@ -31,7 +32,6 @@ from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
-from xlperf.interop.software import software_title
 
 SPLITS = "splits"  # table of splits beside an answer
 SYNCHRONOUS, ASYNCHRONOUS = "synchronous", "asynchronous"

@@ -16,6 +16,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION, percent
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
@@ -61,7 +62,6 @@ from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, sh
 from xlperf.explore.owning import owning_answer, unread_score
 from xlperf.explore.search import stacked
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
-from xlperf.interop.software import software_title
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")

@@ -15,7 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
@@ -33,7 +33,6 @@ from xlperf.explore.session_states import (
     tiers_of,
     whole,
 )
-from xlperf.interop.software import software_title
 
 SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""

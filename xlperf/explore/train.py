@@ -18,7 +18,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY, HOUR, MILLION, percent
 from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import results_of, software_title, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.tables import fitting, numbers
@@ -42,7 +42,7 @@ from xlperf.explore.objectives import (
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.interop.launch_stacks import flags
-from xlperf.interop.software import software_title, stack_of_software
+from xlperf.interop.software import stack_of_software
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",

@@ -249,15 +249,6 @@ def stack_named(software: str) -> str:
     return software if software in STACKS else _OF_SOFTWARE.get(software, "")
 
 
-def software_title(software: str) -> str:
-    """Name of a stack or an engine in its makers' spelling.
-
-    >>> software_title("vllm"), software_title("my-engine")
-    ('vLLM', 'my-engine')
-    """
-    return next((stack.title for stack in STACKS.values() if stack.software == software), software)
-
-
 def searched_engines() -> list[str]:
     """Serving engines that *Serve* compares, in the order of its drop-down."""
     return list(dict.fromkeys(row["engine"] for row in stack_rows("engine") if row["searched"] == "yes"))

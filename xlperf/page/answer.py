@@ -20,12 +20,22 @@ from xlperf.base.errors import printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Part, cells, column, displayed, questions, results_of, rounded, shown_columns, unit_of
+from xlperf.catalog.schema import (
+    Part,
+    cells,
+    column,
+    displayed,
+    questions,
+    results_of,
+    rounded,
+    shown_columns,
+    software_title,
+    unit_of,
+)
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.workers import worked
-from xlperf.interop.software import software_title
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
 
@@ -97,7 +107,7 @@ def bars(title: str, drawn: Sequence[Bar]) -> str:
             lines.append(f'<path d="M{ends[0]:.1f} {top + 12}H{ends[1]:.1f}"/>')
             end = max(end, ends[1])
         lines.append(f'<text x="{end + 6:.1f}" y="{top + 16}">{text(bar.words)}</text>')
-    return _svg(title, _BAR * len(drawn), lines)
+    return svg(title, _BAR * len(drawn), lines)
 
 
 def curve(
@@ -108,8 +118,8 @@ def curve(
     most = [max(values) for values in zip(*points, *([marked] if marked else []), strict=True)]
     if not all(value > 0.0 for value in most):
         return ""
-    ticks = [_ticks(value) for value in most]
-    most = [each[-1] for each in ticks]
+    marks = [ticks(value) for value in most]
+    most = [each[-1] for each in marks]
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
@@ -125,19 +135,19 @@ def curve(
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
     ]
-    for along in ticks[0]:
+    for along in marks[0]:
         x = at((along, 0.0))[0]
         lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{along:,.10g}</text>')
-    for up in ticks[1]:
+    for up in marks[1]:
         y = at((0.0, up))[1] + 4.0
         lines.append(f'<text x="{_MARGIN - 6}" y="{y:.1f}" text-anchor="end">{up:,.10g}</text>')
-    return _svg(title, _HEIGHT, lines)
+    return svg(title, _HEIGHT, lines)
 
 
-def _ticks(most: float) -> list[float]:
+def ticks(most: float) -> list[float]:
     """Round numbers along an axis from 0, five steps at the most, the last at or above the largest value.
 
-    >>> _ticks(43.6), _ticks(1429.0)
+    >>> ticks(43.6), ticks(1429.0)
     ([0.0, 10.0, 20.0, 30.0, 40.0, 50.0], [0.0, 500.0, 1000.0, 1500.0])
     """
     power = 10.0 ** math.floor(math.log10(most))
@@ -145,7 +155,8 @@ def _ticks(most: float) -> list[float]:
     return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
-def _svg(title: str, height: int, lines: Sequence[str]) -> str:
+def svg(title: str, height: int, lines: Sequence[str]) -> str:
+    """A drawing of some height with its title above it."""
     label = text(title)
     inside = "".join(lines)
     return (

@@ -1,4 +1,4 @@
-"""Tables as a page to send: findings in words, and each table with a chart of its first result."""
+"""Tables as a page to send: findings in words, and each table below its charts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from xlperf.catalog.schema import Part, cells
 from xlperf.page.answer import MOST_ROWS, Bar, bars, table, text
 
 
-def write_tables(output: str, title: str, lines: Sequence[str], tables: Sequence[tuple[str, list[Part]]]) -> None:
-    """Write tables as a page below a title and some sentences; the file is replaced when the page is complete."""
+def write_tables(
+    output: str, title: str, lines: Sequence[str], tables: Sequence[tuple[str, list[Part]]],
+    charts: Sequence[str] | None = None,
+) -> None:  # fmt: skip
+    """Write tables as a page below a title and some sentences; the file is replaced when the page is complete.
+
+    ``charts``: drawings above each table; a chart of its first result if there are none.
+    """
+    drawn = [_chart(block) for _, block in tables] if charts is None else charts
     template = resources.table("page/answer.html").read_text(encoding="utf-8")
     head = Template(template.partition("<body>")[0]).substitute(title=text(f"xlperf {__version__}: {title}"))
     body = [f"<h1>{text(title)}</h1>", *(f"<p>{text(line)}</p>" for line in lines)]
-    for name, block in tables:
-        body += [f"<h2>{text(name.capitalize())}</h2>", _chart(block), f'<div class="wide">{table(block)}</div>']
+    for (name, block), above in zip(tables, drawn, strict=True):
+        body += [f"<h2>{text(name.capitalize())}</h2>", above, f'<div class="wide">{table(block)}</div>']
     with replaced(output) as temporary:
         page = "\n".join([f"{head}<body>", *filter(None, body), "</body>\n</html>\n"])
         temporary.write_text(page, encoding="utf-8", newline="\n")

@@ -19,7 +19,7 @@ from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import OWN_RUNS, PLAN_TABLES, Column, results_of, schema, table_schema
-from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, write_table
+from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, lines_of, write_table
 from xlperf.workbook.style import BAD_FILL, BAD_INK, aligned_format, home, page_setup, put, shown_width, title
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
 _LONG_TEXT = {"source": 140.0, "aliases": 48.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0}
+_WRAPPED = ("source", "notes")
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -192,9 +193,11 @@ def data_sheet(
             first, last = top + 1, top + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")
             if validation is not None and (column.kind != "reference" or column.reference in kinds):
+                validation.prompt = f"Blank: {column.default}." if column.default else None
+                validation.showInputMessage = bool(column.default)
                 validation.add(f"{letter}{first}:{letter}{last}")
                 sheet.add_data_validation(validation)
-    _one_line(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
+    _even_rows(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
     if words.in_sight:
         _bars(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
         sheet.sheet_view.zoomScale = 90
@@ -401,18 +404,23 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     header.left.text = f"&14&B{words.title}{left_out}"
 
 
-def _one_line(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
-    """Give all rows one height: long sources, notes and reasons stay on a line, and a name of a plan that is wider than
-    its column shrinks.
+def _even_rows(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
+    """Give all rows one height, but for sources and notes in sight that are wider than their column, which wrap; other
+    texts stay on a line, and a name of a plan that is wider than its column shrinks.
     """
     for row in range(first, first + count):
-        sheet.row_dimensions[row].height = 16
+        deepest = 1
         for offset, column in enumerate(columns, start=1):
             cell: Any = sheet.cell(row, offset)
             if column.name in _LONG_TEXT:
-                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=False)
+                own = sheet.column_dimensions[get_column_letter(offset)]
+                wraps = column.name in _WRAPPED and not own.hidden and isinstance(cell.value, str)
+                lines = lines_of(cell.value, own.width - 3.0) if wraps else 1
+                deepest = max(deepest, lines)
+                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
             elif offset == 1:
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, shrink_to_fit=True)
+        sheet.row_dimensions[row].height = 16.0 if deepest == 1 else 13.0 * deepest + 3.0
 
 
 def _bars(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:

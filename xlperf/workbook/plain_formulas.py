@@ -334,7 +334,7 @@ def _model_row(
     formula = f'=IF({computed}="","",IF({pulled}=0,"",{pulled}))'
     live.styled(_at(sheet, stated), formula, number="#,##0.000")
     formula = f'=IF({stated}="","",{computed}/{stated}-1)'
-    live.styled(_at(sheet, difference), formula, number="+0.00%;-0.00%;0.00%")
+    live.styled(_at(sheet, difference), formula, number="+0.00 %;-0.00 %;0.00 %")
     live.styled(
         _at(sheet, verdict),
         f'=IF($B{row}="","",IF({computed}="","not dense",IF({stated}="","none stated",'

@@ -296,7 +296,7 @@ def number_format(column: Column) -> str:
 
     >>> from xlperf.catalog.schema import column
     >>> number_format(column("training_results", "mfu"))
-    '0.0%'
+    '0.0 %'
     """
     if column.is_text or column.kind in ("flag", "result-flag"):
         return "General"
@@ -357,7 +357,7 @@ def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) 
     if column.is_text or not (varied or (entered and usual in (_TENTHS, _COUNT))):
         return usual
     if usual.endswith("%"):
-        return f"0.{'0' * (fraction.count('0') + fraction.count('#') // 2)}%"
+        return f"0.{'0' * (fraction.count('0') + fraction.count('#') // 2)} %"
     numbers = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     if not numbers:
         return usual
@@ -389,7 +389,7 @@ def shown_width(code: str, shown: Iterable[Any]) -> float:
     """
     decimals = code.rpartition(";")[2].partition(".")[2].count("0")
     numbers = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
-    return max((len(f"{value:,.{decimals}f}") for value in numbers), default=0) + 1.5 + code.count("%")
+    return max((len(f"{value:,.{decimals}f}") for value in numbers), default=0) + 1.5 + 2 * code.count("%")
 
 
 def column_widths(sheet: Worksheet, *widths: float) -> None:

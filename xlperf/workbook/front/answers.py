@@ -28,6 +28,7 @@ from xlperf.workbook.front.layout import (
     SKY,
     Axis,
     Page,
+    engine_named,
     front_words,
     scatter,
     stated,
@@ -175,9 +176,7 @@ def _ways_table(page: Page) -> None:
             f"{page.source}${letter}${row + _WAYS_TOP - 14}" for letter in _ANSWERS
         )
         pools = f'IF({prefill}="",{size},{prefill}&"+"&({size}-{prefill}))'
-        # In LibreOffice a text of an add-in's function equals no other; one that LEFT makes of it does.
-        known = "".join(f'IF(LEFT({engine},20)="{name}","{title}",' for name, title in _ENGINES.items())
-        words = f'=IF({number}="","",{known}{engine}{")" * len(_ENGINES)}&" "&{pools})'
+        words = f'=IF({number}="","",{engine_named(engine, _ENGINES)}&" "&{pools})'
         whole = "".join(f'IF(LEFT({trust},8)="{badge[:8]}","{badge.lower()}",' for badge in TRUST)
         values = (words, f"={number}", f"={sure}", f"={cost}", f'={whole}""{")" * len(TRUST)}')
         page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", "0.00", ""), strict=True))
@@ -196,7 +195,7 @@ def _others_table(page: Page, cost_here: str) -> None:
         count, cost, power = (f'=IFERROR(IF({shown},INDEX({result},{at}),""),"")' for result in results)
         values = (f'=IFERROR(IF({shown},INDEX({name},{at}),""),"")', count, cost, power,
                   f'=IFERROR(P{row}/{cost_here}-1,"")')  # fmt: skip
-        page.line(row, zip("MOPRQ", values, ("", "#,##0", "0.00", "0.00", "+0%;-0%;0%"), strict=True))
+        page.line(row, zip("MOPRQ", values, ("", "#,##0", "0.00", "0.00", "+0 %;-0 %;0 %"), strict=True))
     page.in_colour("Q23:Q27", "=AND(ISNUMBER($Q23),$Q23<0)", _GOOD)
     page.in_colour("Q23:Q27", "=AND(ISNUMBER($Q23),$Q23>0)", ORANGE)
 
@@ -227,7 +226,7 @@ def _train(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -
     for row in range(22, 22 + len(SIZES)):
         values = [_or_dash(f"{page.source}{column}{row + 1}") for column in _SIZED]
         count = f'=IFERROR({page.source}J{row + 1},"")'
-        numbers = ("#,##0", "0.0", MONEY, "0%", "#,##0")
+        numbers = ("#,##0", "0.0", MONEY, "0 %", "#,##0")
         page.line(row, zip("MOPQR", (count, *values), numbers, strict=True), first="cell")
     page.in_colour(f"M22:R{21 + len(SIZES)}", f"$M22={r['accelerators']}", BLUE)
 
@@ -255,10 +254,12 @@ def _step_parts(page: Page, r: Mapping[str, str]) -> None:
 
 def _train_charts(page: Page) -> None:
     page.heading("F13", "Where a step goes: share of its time", "K")
-    chart: Any = page.bars("D", (2, 2 + len(TRAINING_PARTS)), "E F", (BLUE, ORANGE), "0.0%", gap=30)
+    chart: Any = page.bars("D", (2, 2 + len(TRAINING_PARTS)), "E F", (BLUE, ORANGE), "0.0 %", gap=30)
     for series, colour in zip(chart.series, (BLUE, ORANGE), strict=True):
         label_values(series, "outEnd", colour, True)
-    page.place(chart, "F14:K27", Axis(), Axis(number="0%", hidden=True), (0.27, 0.02, 0.66, 0.85), "b")
+    page.legend("F14", "H14", "\N{BLACK SQUARE} useful", BLUE)
+    page.legend("I14", "K14", "\N{BLACK SQUARE} lost", ORANGE)
+    page.place(chart, "F15:K27", Axis(), Axis(number="0 %", hidden=True), (0.27, 0.02, 0.66, 0.95))
     page.heading("M13", "Memory of the fullest accelerator (GiB)", "R")
     colours = (BLUE, SKY, GREEN, AMBER, MUTED, "E6EAEE")
     chart = page.bars("D", (18, 19), "E F G H I J", colours, "[>=3]0", gap=20, stacked=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from openpyxl.formatting.rule import Rule
@@ -15,7 +16,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Column, questions, results_of, table_schema
+from xlperf.catalog.schema import Column, questions, results_of, software_title, table_schema
 from xlperf.interop.software import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
@@ -130,6 +131,19 @@ def unless_refused(formula: str, instead: str = "") -> str:
 def shortened(cell: str) -> str:
     """Formula of the sentence in a cell, cut where it is longer than its place."""
     return f'=IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
+
+
+ENGINES = {engine: software_title(engine) for engine in searched_engines()}
+"""Titles of serving engines."""
+
+
+def engine_named(cell: str, titles: Mapping[str, str] = MappingProxyType(ENGINES)) -> str:
+    """Formula of the title of the engine in a cell; a name without one as it is.
+
+    In LibreOffice a text of an add-in's function equals no other; one that LEFT makes of it does.
+    """
+    known = "".join(f'IF(LEFT({cell},20)="{name}","{title}",' for name, title in titles.items())
+    return f"{known}{cell}{')' * len(titles)}"
 
 
 def entry_format(column: Column) -> str:
@@ -339,9 +353,10 @@ class Page:
 
     def beside(self, kind: str, results: Mapping[str, str]) -> None:
         """Notes beside the entries: the chosen value, else a unit."""
+        named = {name: engine_named(cell) if name == "software" else cell for name, cell in results.items()}
         for row, own in enumerate(form_rows(kind), start=5):
             if isinstance(own, Entry) and own.beside:
-                words = unless_refused(worded(own.beside, results)) if "{" in own.beside else own.beside
+                words = unless_refused(worded(own.beside, named)) if "{" in own.beside else own.beside
                 self.put(f"D{row}", words, "chosen")
 
     def answer(self, formula: str) -> None:
@@ -412,6 +427,10 @@ class Page:
             last = row + 1 if number == 0 or long else row
             self.put(f"M{row}", unless_refused(formula), "text", last=f"R{last}")
             row = last + 1
+
+    def legend(self, first: str, last: str, words: str, colour: str) -> None:
+        """A name of a series in its colour above a chart: programs order the names of a legend unlike their bars."""
+        self.put(first, words, "tile note", last=last).font = Font(name=FONT, size=8, color=f"FF{colour}")
 
     def place(self, chart: Any, area: str, x: Axis, y: Axis, plot: Shares, legend: Shares | str = "") -> None:
         """Draw the axes of a chart and put it over cells."""

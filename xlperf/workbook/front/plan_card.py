@@ -450,4 +450,6 @@ def _charts(page: Page) -> None:
     chart.overlap = 0
     for series in chart.series:
         label_values(series, "outEnd", INK)
-    page.place(chart, "M14:R27", Axis(), Axis(number="0", hidden=True), (0.20, 0.02, 0.70, 0.86), "b")
+    page.legend("M14", "O14", "\N{BLACK SQUARE} A", SKY)
+    page.legend("P14", "R14", "\N{BLACK SQUARE} B", BLUE)
+    page.place(chart, "M15:R27", Axis(), Axis(number="0", hidden=True), (0.20, 0.02, 0.70, 0.95))

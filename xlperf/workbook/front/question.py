@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.styles import Alignment, Font
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.table import Table as NativeTable
 
@@ -18,18 +18,7 @@ from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, entry_format, front_words, scatter
 from xlperf.workbook.package import lines_of
-from xlperf.workbook.style import (
-    FONT,
-    INK,
-    aligned_format,
-    column_widths,
-    home,
-    number_format,
-    page_setup,
-    put,
-    texts,
-    title,
-)
+from xlperf.workbook.style import INK, aligned_format, column_widths, home, number_format, page_setup, put, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -187,8 +176,7 @@ def _legend(page: Page, number: int, name: str) -> None:
     first, last = (("F", "H"), ("I", "K"))[number % 2]
     row = 14 + number // 2
     words = f'=IF({name}=" ","","\N{BLACK SQUARE} "&{name})'
-    cell = page.put(f"{first}{row}", words, "tile note", last=f"{last}{row}")
-    cell.font = Font(name=FONT, size=8, color=f"FF{_COLOURS[number]}")
+    page.legend(f"{first}{row}", f"{last}{row}", words, _COLOURS[number])
 
 
 TOP = 4

@@ -260,7 +260,7 @@ def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) ->
     bars = [table.part(column.name, colour) for column, (_, colour) in zip(columns, parts, strict=True)]
     words = f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power"
     size = _ACROSS, height
-    chart = horizontal_bars(words, table.cells("plan"), bars, "share of the cost", "0%", size, percent=True)
+    chart = horizontal_bars(words, table.cells("plan"), bars, "share of the cost", "0 %", size, percent=True)
     style.place_chart(sheet, chart, top)
     last = worth.top + len(rows)
     left_out = len(group) - len(rows)

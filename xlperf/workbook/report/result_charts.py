@@ -459,7 +459,7 @@ def _chart(table: Drawn, drawing: Drawing, values: Sequence[Sequence[float | Non
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
         words, labels[1], parts, unit if len(parts) == 1 else columns[-1].unit.strip("-"),
-        "0%" if drawing.kind.of_one else axis_number(reached), size, stacked=stacked,
+        "0 %" if drawing.kind.of_one else axis_number(reached), size, stacked=stacked,
         most=1.0 if drawing.kind.of_one and max(reached, default=0.0) <= 1.0 + 1e-9 else None,
     )  # fmt: skip
     if known and max(known) <= _FEW and all(value.is_integer() for value in known):

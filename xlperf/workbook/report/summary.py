@@ -213,7 +213,7 @@ def _cells(
 ) -> None:
     """Write the cells of a decision; ``codes``: number formats of its amounts."""
     for place, (value, (first, last)) in enumerate(zip(values, _SPANS, strict=True)):
-        number = codes.get(place, "0%")
+        number = codes.get(place, "0 %")
         cell: Any = put(sheet.cell(row, first), value, look, number if isinstance(value, float) else None)
         if last > first:
             sheet.merge_cells(start_row=row, start_column=first, end_row=row, end_column=last)
