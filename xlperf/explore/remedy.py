@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.errors import InputError, OptionError
 from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import MEASURED, brief, table_schema, unit_of
+from xlperf.catalog.schema import MEASURED, brief, mean_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -210,7 +210,11 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
         for reading in measured
         if not reading.others and not reading.column.name.startswith(("time_", "memory"))
     ]
-    names = [reading.column.name for reading in whole if reading.column.name in ("ttft", "tpot", "step_time", *LARGER)]
+    names = [
+        reading.column.name
+        for reading in whole
+        if mean_of(reading.column.name) in ("ttft", "tpot", "step_time", *LARGER)
+    ]
     for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
         column = before.schema.by_name[name]
         factor = unit_of(column).factor
