@@ -423,7 +423,7 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
         answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
     rows = catalog.rows("models", plan.text("model"), plan, "model")
     run = with_software_defaults(plan, catalog, rows)
-    answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
+    answer |= {name: str(run.filled(name)[0]) for name in ("tensor_overlap", "cross_entropy", "graphs")}
     experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
     answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
     if answer["context_parallel"] == 1.0:
