@@ -67,6 +67,7 @@ def test_a_first_token_ten_times_late_has_causes_that_explain_it(command: Comman
     log.write_text(json.dumps({"backend": "vllm", "median_ttft_ms": 2000.0, "median_tpot_ms": 17.5}))
     outcome = command("diagnose", plans, "--log", log, "-o", tmp_path / "why.json")
     assert outcome.code == 0 and "contradicts" not in outcome.err
+    assert "measured ttft median" in outcome.err and "; predicted ttft median" in outcome.err  # not with the mean
     rows = json.loads((tmp_path / "why.json").read_text())
     assert {"waiting for a place", "smaller prefill chunks"} <= {row["cause"] for row in rows[:3]}
     assert sum(row["probability"] for row in rows) > 0.8

@@ -15,8 +15,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.forms import evaluate_forms, form_of
 from xlperf.explore.mappings import refused_reasons, shape_of
-from xlperf.explore.objectives import one_plan
-from xlperf.explore.train import SEARCHED, best_mapping, ways
+from xlperf.explore.objectives import PLAN, one_plan
+from xlperf.explore.train import SEARCHED, best_mapping, train_answer, ways
 from xlperf.interop.launch import launch_lines
 
 DAY = 86_400.0
@@ -113,6 +113,23 @@ def test_precision_is_chosen_if_it_is_auto(catalog: Catalog) -> None:
     assert (wide["precision"], chosen["precision"]) == ("bf16", "fp8-current") and chosen["run_time"] < wide["run_time"]
     old = answered(catalog, {**SMALL, "accelerator": "A100-SXM4-80GB"}, precision="auto")
     assert old["precision"] == "bf16"
+
+
+def test_settings_of_the_stack_are_switched_on_said_and_launched(catalog: Catalog) -> None:
+    """CUDA graphs exclude recomputation: the mixture without it has them, and stating its mapping gives its answer."""
+    words = {**SMALL, "model": "Qwen3-30B-A3B", "num_accelerators": "64"}
+    form = form_of("train", words)
+    answer = train_answer(form, catalog)
+    plan = answer[PLAN]
+    assert "fused cross entropy, CUDA graphs of the layers" in answer["defaults_used"]
+    lines = "".join(launch_lines(plan, "megatron", shape_of(plan, catalog)))
+    assert "--cross-entropy-loss-fusion" in lines and "--cuda-graph-impl" in lines
+    stated = {name: each if isinstance(each := answer[name], str) else f"{each:g}" for name in SEARCHED}
+    again = train_answer(form_of("train", words | stated), catalog)
+    assert [again[name] for name in ("answer", "defaults_used")] == [
+        answer[name] for name in ("answer", "defaults_used")
+    ]
+    assert "graphs" not in train_answer(form_of("train", words | {"recompute": "full"}), catalog)["defaults_used"]
 
 
 def test_the_optimizer_goes_to_the_host_where_nothing_else_fits(catalog: Catalog) -> None:

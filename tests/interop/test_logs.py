@@ -49,8 +49,8 @@ def test_benchmark_results(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"median_ttft_ms": 120.5, "median_tpot_ms": 8.25, "output_throughput": 812.0}))
     assert [value.text for value in read_log(path).results] == [
-        "ttft=120.5 ms",
-        "tpot=8.25 ms",
+        "ttft median=120.5 ms",
+        "tpot median=8.25 ms",
         "tokens per second=812 token/s",
     ]
     path.write_text("Median TTFT (ms):      99.5\nMedian TPOT (ms):  7.5\nOutput token throughput (tok/s):  1000.25\n")
@@ -127,6 +127,7 @@ def test_what_is_no_profile_gets_a_line(command: Command, tmp_path: Path, conten
 VALUES = {"tpot": 0.012, "ttft": 0.25, "tokens_per_second": 800.0, "tokens_per_second_per_accelerator": 100.0}
 VALUES |= {"step_time": 2.0, "memory": 3e10, "memory_reserved": 4e10, "memory_weights": 15e9}
 VALUES |= {"accelerator_power": 600.0}
+VALUES |= {"tpot_median": 0.011, "ttft_median": 0.2}
 
 
 @pytest.mark.parametrize("write", [*run_logs.TRAINING.values(), *run_logs.SERVING.values(), run_logs.nvidia_smi])
@@ -179,7 +180,10 @@ NEMO = (
         ("Step Time : 12.78s GPU utilization: 528.1TFLOP/s/GPU\n", "step time", 12.78),
         ("step: 10  loss: 12.1  memory: 81.67GiB(85.93%)  wps: 5,380  mfu: 22%\n", "memory reserved", 81.67),
         ("Epoch 0: 1% | train_step_timing in s=5.300, consumed_samples=10240\n", "step time", 5.3),
-        ("Mean TTFT (ms):  474.30\nMean TPOT (ms):  12.05\n", "tpot", 12.05),
+        # the mean before the median, the median before another quantile
+        ("Mean TPOT (ms):  12.05\nMedian TPOT (ms):  11.5\nP99 TPOT (ms):  30.1\n", "tpot", 12.05),
+        ("Median TTFT (ms):  110.5\nP99 TTFT (ms):  900.5\n", "ttft median", 110.5),
+        ("P99 TTFT (ms):  900.5\n", "ttft ninety ninth", 900.5),
         ("completed step: 17, seconds: 12.345, TFLOP/s/device: 415.2, Tokens/s/device: 663.6\n", "step time", 12.345),
         ("elapsed time per iteration (ms): 1.52E+04 |\n", "step time", 15_200.0),
         # Megatron-DeepSpeed, Primus (now and in the mean), FMS FSDP, InternEvo, OLMo-core, torchtune, axolotl, NeMo 2

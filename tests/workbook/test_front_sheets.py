@@ -289,7 +289,15 @@ def test_a_run_is_what_the_engine_says_of_the_mapping_that_was_chosen(catalog: C
         **RUN,
         **{
             name.replace("_", " "): result[name]
-            for name in (*SEARCHED, *FOLLOWING, "tensor_overlap", "token_dispatch", "precision")
+            for name in (
+                *SEARCHED,
+                *FOLLOWING,
+                "tensor_overlap",
+                "token_dispatch",
+                "cross_entropy",
+                "graphs",
+                "precision",
+            )
         },
     }
     plan = {name: value for name, value in plan.items() if value == value and value != ""}

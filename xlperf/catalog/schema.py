@@ -91,6 +91,7 @@ PLAN_TABLES = ("training", "inference")
 MEASURED, ERROR = "measured_", "error_"  # prefixes of columns: measured results beside plans, and errors beside results
 OWN = "own"  # table of the user's own columns beside the schema's
 FORMS = tuple(questions())  # forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`
+_QUANTILE = re.compile(r"[_ ](?:median|ninetieth|ninety[_ ]ninth)$")
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 
@@ -254,6 +255,15 @@ def _of_own_runs(rows: dict[str, list[Column]], measured: Sequence[Column]) -> t
             own = replace(known, choices=tuple(dict.fromkeys((*known.choices, *own.choices))))
         beside[column.name] = replace(own, required=False, is_mapping=False)
     return tuple(beside.values())
+
+
+def mean_of(result: str) -> str:
+    """Result whose median or other quantile over requests a result is; the result itself if it is no quantile.
+
+    >>> mean_of("ttft_ninety_ninth"), mean_of("tpot median"), mean_of("step time")
+    ('ttft', 'tpot', 'step time')
+    """
+    return _QUANTILE.sub("", result)
 
 
 @cache

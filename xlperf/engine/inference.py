@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array, repeated, some, total
+from xlperf.base.arrays import Array, distinct_rows, mapped, some, total
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
@@ -317,29 +317,44 @@ def _room_notes(
 ) -> list[Remark]:
     """Room for requests before the last release in which an engine's accounting of memory changed much."""
     names = plans.filled("software")
-    changed = {str(name): releases_with_changes("memory", str(name)) for name in set(names[open_rows].tolist())}
-    deployment, notes = served.setting.deployment, []
-    declared = declared_constants()["serving_memory"]
-    now = memory_constants(plans, catalog, models) if any(changed.values()) else {}
-    for release in sorted({each for releases in changed.values() for each in releases}, key=release_of, reverse=True):
-        rows = open_rows & np.array([release in changed.get(name, ()) for name in names.tolist()])
-        columns = {**plans.columns, RELEASE: repeated(release + _BEFORE, len(plans), object)}
-        then, software = memory_constants(replace(plans, columns=columns), catalog, models), dict(deployment.software)
-        for name in {**now, **then}:
-            # What the newest release changed was as declared before.
-            unset = np.full((len(plans), 1), np.nan)
-            same, values = np.isnan(now.get(name, unset)), then.get(name, unset)
-            earlier = np.where(same, software[name], declared[name].default)
-            software[name] = np.where(np.isnan(values), earlier, values)
-        before = memory_of(replace(deployment, software=software)).max_concurrency
-        larger = np.maximum(before, newest)
-        rows &= (np.abs(before - newest) > _MUCH * larger) & (larger >= 1.0)
-        if some(rows):
-            open_rows = open_rows & ~rows  # the latest change alone
-            words = "{} before {} has room for {} such requests, not {}"
-            sizes = _brief(before), _brief(newest)
-            notes.append(Remark(rows, words, (names, repeated(release, len(plans), object), *sizes)))
-    return notes
+    known = {name: releases_with_changes("memory", name) for name in set(names.tolist())}
+    changed = {name: sorted(releases, key=release_of, reverse=True) for name, releases in known.items()}
+    rows, releases = _each([(row, changed[names[row]]) for row in np.flatnonzero(open_rows).tolist()])
+    if not len(rows):
+        return []
+    table, unset = plans.take(rows), np.full((len(rows), 1), np.nan)
+    earlier = table.with_columns({RELEASE: releases + _BEFORE})
+    now, then = (memory_constants(each, catalog, models[rows]) for each in (table, earlier))
+    deployment, declared = served.setting.deployment.take(rows), declared_constants()["serving_memory"]
+    software = dict(deployment.software)
+    for name in {**now, **then}:
+        # What the newest release changed was as declared before.
+        same, values = np.isnan(now.get(name, unset)), then.get(name, unset)
+        software[name] = np.where(np.isnan(values), np.where(same, software[name], declared[name].default), values)
+    before = memory_of(replace(deployment, software=software)).max_concurrency
+    larger = np.maximum(before, newest[rows])
+    much = (np.abs(before - newest[rows]) > _MUCH * larger) & (larger >= 1.0)
+    sentence = "{} before {} has room for {} such requests, not {}"
+    return _latest(sentence, rows[much], names, releases[much], before[much], newest)
+
+
+def _each(releases: Sequence[tuple[int, Sequence[str]]]) -> tuple[np.ndarray, np.ndarray]:
+    """A row for each release of each plan, in order: the plan's row and the release."""
+    pairs = [(row, release) for row, several in releases for release in several]
+    rows = np.array([row for row, _ in pairs], dtype=np.int64)
+    return rows, np.array([release for _, release in pairs], dtype=object)
+
+
+def _latest(
+    sentence: str, rows: np.ndarray, names: np.ndarray, releases: np.ndarray, before: Array, newest: Array
+) -> list[Remark]:
+    """A remark on the first of the ``releases`` of each row, with values before it, (changes,), and now, (plans,)."""
+    if not len(rows):
+        return []
+    noted, until, then = np.zeros(len(names), dtype=bool), names.copy(), newest.copy()
+    backwards = slice(None, None, -1)  # of equal rows, numpy keeps the last value
+    noted[rows], until[rows[backwards]], then[rows[backwards]] = True, releases[backwards], before[backwards]
+    return [Remark(noted, sentence, (names, until, _brief(then), _brief(newest)))]
 
 
 def _brief(values: Array) -> Array:
@@ -356,35 +371,34 @@ def _step_notes(
     Plans of one static batch have none: they are about kernels, and a second evaluation would double their time.
     """
     loaded = open_rows & (plans.filled("mode") != "static") & (results["running_batch"] > 0.0)
-    rows = np.setdiff1d(np.flatnonzero(loaded), served.split)
-    names, machines, count, notes = plans.filled("software"), catalog.tables["accelerators"], len(plans), []
+    rows = np.setdiff1d(np.flatnonzero(loaded), served.split).tolist()
+    names, machines = plans.filled("software"), catalog.tables["accelerators"]
     keys = list(zip(names.tolist(), named.accelerators.tolist(), strict=True))
-    # Earlier releases that run on the accelerator, the latest first.
-    earlier = {
-        (name, machine): [
-            (release, before)
-            for release, before in measured_before(plans.kind, name)
-            if before in engines_on(machines.text("vendor")[machine], machines.text("generation")[machine])
-        ]
-        for name, machine in {keys[row] for row in rows.tolist()}
-    }
+    # Names of earlier releases that run on the accelerator, the latest first, and the release that each precedes.
+    until: dict[str, str] = {}
+    earlier: dict[tuple[str, int], list[str]] = {}
+    for name, machine in {keys[row] for row in rows}:
+        runs = engines_on(machines.text("vendor")[machine], machines.text("generation")[machine])
+        until |= {before: release for release, before in measured_before(plans.kind, name)}
+        earlier[name, machine] = [before for _, before in measured_before(plans.kind, name) if before in runs]
+    of, software = _each([(row, earlier[keys[row]]) for row in rows])
+    if not len(of):
+        return []
+    # Distinct rows are evaluated once.
+    batch = np.maximum(np.round(results["running_batch"]), 1.0)
+    same = served.setting.deployment.take(of).alike
+    first, which = distinct_rows(same, *(each[of] for each in (batch, named.models, named.accelerators)), software)
+    again, columns = of[first], {"software": software[first]}
+    older, _ = _served(plans.take(again).with_columns(columns), catalog, named.take(again), code)
+    before = _step_times(older, batch[again])[which]
     now = total(np.stack([results[name] for name in _STEP], axis=-1))
-    for place in range(max(map(len, earlier.values()), default=0)):
-        rows = np.array([row for row in rows.tolist() if place < len(earlier[keys[row]])], dtype=np.int64)
-        if not len(rows):
-            break
-        pairs = np.array([earlier[keys[row]][place] for row in rows.tolist()], dtype=object).reshape(-1, 2)
-        older, _ = _served(plans.take(rows).with_columns({"software": pairs[:, 1]}), catalog, named.take(rows), code)
-        times, releases = np.stack([now, now]), np.full(count, "", dtype=object)
-        times[0, rows], releases[rows] = _step_times(older, results["running_batch"][rows]), pairs[:, 0]
-        much = np.abs(times[0] - now) > _SLOWER * times.max(0)
-        sizes = (_brief(each / UNITS["ms"].factor) for each in times)
-        notes.append(Remark(much, "{} before {} takes {} ms for a decode step, not {}", (names, releases, *sizes)))
-        rows = rows[~much[rows]]  # the latest change alone
-    return notes
+    much = np.abs(before - now[of]) > _SLOWER * np.maximum(before, now[of])
+    releases = mapped(until.__getitem__, software[much], object)
+    sentence, unit = "{} before {} takes {} ms for a decode step, not {}", UNITS["ms"].factor
+    return _latest(sentence, of[much], names, releases, before[much] / unit, now / unit)
 
 
 def _step_times(served: Served, batch: Array) -> Array:
-    """Decode steps of replicas or decode pools at the whole batches nearest to given ones. [s]"""
-    deployment = served.setting.deployment.with_batch(np.maximum(np.round(batch), 1.0), np.ones_like(batch))
+    """Decode steps of replicas or decode pools at given batches. [s]"""
+    deployment = served.setting.deployment.with_batch(batch, np.ones_like(batch))
     return total(phase_times(serving_work(deployment, (DECODING,)))[:, 0])

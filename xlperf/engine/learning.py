@@ -248,12 +248,23 @@ def log_ratio(measured: Array, predicted: Array, larger: bool) -> Array:
 
 TIMES = {
     "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),
-    "inference": ("tpot", "tpot_itl", "latency", "tokens_per_second", "tokens_per_second_per_accelerator"),
+    "inference": (
+        "tpot",
+        "tpot_median",
+        "tpot_itl",
+        "latency",
+        "tokens_per_second",
+        "tokens_per_second_per_accelerator",
+    ),
 }
 """Measured results that give the time of a run, in order of preference, by kind of plan."""
 OF_QUANTITY = {
     "training": {"step_time": TIMES["training"], "memory": ("memory",), "accelerator_power": ("accelerator_power",)},
-    "inference": {"tpot": TIMES["inference"], "ttft": ("ttft",), "accelerator_power": ("accelerator_power",)},
+    "inference": {
+        "tpot": TIMES["inference"],
+        "ttft": ("ttft", "ttft_median"),
+        "accelerator_power": ("accelerator_power",),
+    },
 }
 """Measured results that give the ratio of a quantity, in order of preference."""
 WORDS = {

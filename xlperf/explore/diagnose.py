@@ -15,7 +15,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import MEASURED, Column, brief, unit_of
+from xlperf.catalog.schema import MEASURED, Column, brief, mean_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -415,7 +415,7 @@ def _telling(
     """The unmeasured result that best discriminates between the first two explanations, in widths of its band."""
     if len(sequence) < 2 or sequence[1][1] < RIVAL * sequence[0][1]:
         return ""
-    kind, known = variants.plan.kind, {name for reading in measured for name in reading.names}
+    kind, known = variants.plan.kind, {mean_of(name) for reading in measured for name in reading.names}
     rivals, best, words = [row for row, _ in sequence[:2]], 1.0, "no other result tells 1 from 2"
     for name in (name for name in TELLING[kind] if name not in known):
         candidate = Measured(objective_of(kind, name), 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from xlperf.base.errors import InputError, OptionError
 from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import MEASURED, brief, table_schema, unit_of
+from xlperf.catalog.schema import MEASURED, brief, mean_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -29,11 +29,11 @@ from xlperf.explore.causes import (
     with_exact_names,
 )
 from xlperf.explore.diagnose import Diagnosis, Measured, diagnose, measured_of, ratio_band, read_measured
-from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.mappings import refused_reasons, shape_of
+from xlperf.explore.mappings import shape_of
 from xlperf.explore.objectives import GOOD, LARGER, Search, short_name
 from xlperf.explore.search import search
 from xlperf.explore.space import TooMany
+from xlperf.explore.switches import OBJECTIVE, SWITCHES, switched
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
@@ -41,8 +41,6 @@ from xlperf.interop.logs import read_log, read_logged, read_profile
 from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03  # least relative speedup of a remedy [-]
-OBJECTIVE = {"training": "step_time", "inference": "latency"}
-"""Result that a remedy minimises, by kind of plan: at fixed requests in flight, latency determines throughput."""
 DEPENDENT = {
     "training": (
         *FOLLOWING, "sequence_parallel", "data_parallel", "expert_tensor_parallel", "first_stage_layers",
@@ -57,13 +55,6 @@ SERVING = (
 )  # fmt: skip
 POOLS = ("prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel",
          "prefill_data_parallel_attention")  # fmt: skip
-SWITCHES: Mapping[str, Mapping[str, float | str]] = {
-    "training": {"compiled": 1.0, "attention": "flash", "tensor_overlap": "all", "cross_entropy": "fused",
-                 "data_overlap": 1.0, "pipeline_overlap": 1.0},
-    "inference": {"graphs": 1.0},
-}  # fmt: skip
-"""Optional settings of the software, switched on."""
-WORTH = 0.005  # least relative speedup for which a setting is switched on [-]
 POOLED = "disaggregated"
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
 """An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
@@ -97,7 +88,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
         return Remedy(plan, before, before, False, (words,))
     name = OBJECTIVE[plan.kind]
     if result.kind == GOOD:
-        result = _switched(result, catalog)
+        result = switched(result, catalog, SWITCHES[plan.kind])
     old, new = (float(results.number(name)[0]) for results in (before, result.results))
     count, accelerator = float(plan.number("num_accelerators")[0]), short_name(plan.text("accelerator")[0])
     machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
@@ -132,21 +123,6 @@ def _best(plan: Table, catalog: Catalog) -> Search:
     pooled = str(plan.filled("mode")[0]) == POOLED
     names = (*SERVING, *(POOLS if pooled else ()))
     return search(_opened(plan, names), catalog, OBJECTIVE[plan.kind], most=MOST)
-
-
-def _switched(searched: Search, catalog: Catalog) -> Search:
-    """The best plan with the settings of :data:`SWITCHES` that make it faster, fit, and that its software starts."""
-    best = searched.taken(np.zeros(1, dtype=np.int64))
-    name = OBJECTIVE[best.plans.kind]
-    for column, value in SWITCHES[best.plans.kind].items():
-        if best.plans.filled(column)[0] == value:
-            continue
-        plan = with_columns(best.plans, **{column: value})
-        results = evaluate(plan, catalog)
-        gain = best.results.number(name)[0] / results.number(name)[0] - 1.0
-        if gain > WORTH and results.number("fits")[0] == 1.0 and not refused_reasons(plan, catalog)[0]:
-            best = replace(best, plans=plan, results=results)
-    return best
 
 
 def _opened(plan: Table, names: Sequence[str]) -> Table:
@@ -210,7 +186,11 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
         for reading in measured
         if not reading.others and not reading.column.name.startswith(("time_", "memory"))
     ]
-    names = [reading.column.name for reading in whole if reading.column.name in ("ttft", "tpot", "step_time", *LARGER)]
+    names = [
+        reading.column.name
+        for reading in whole
+        if mean_of(reading.column.name) in ("ttft", "tpot", "step_time", *LARGER)
+    ]
     for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
         column = before.schema.by_name[name]
         factor = unit_of(column).factor

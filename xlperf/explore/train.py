@@ -41,8 +41,7 @@ from xlperf.explore.objectives import (
 )
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
-from xlperf.interop.launch_stacks import flags
-from xlperf.interop.software import stack_of_software
+from xlperf.explore.switches import flagged, switched
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
@@ -268,6 +267,10 @@ TRAINING_PARTS = {
 _MEMORY = ("weights", "gradients", "optimizer", "activations")
 
 
+GRAPHS = {"graphs": "layers"}
+"""CUDA graphs, switched on if the best mapping allows them: some ways to save memory exclude them."""
+
+
 _UNMEASURED = "a training stack of which no run is published"
 
 
@@ -372,14 +375,12 @@ def _stack(form: Table, catalog: Catalog) -> str:
 
 
 def _started(form: Table, software: str, catalog: Catalog) -> dict[str, str]:
-    """Faster ways than its default that a stack has a flag for: overlap of both passes, and tokens sent once."""
-    stack = stack_of_software(software)
+    """Faster ways than its default that a stack has a flag for, whatever the mapping."""
     row = catalog.rows("models", form.text("model"), form, "model")
-    wanted = {"tensor_overlap": "all"}
+    wanted = {"tensor_overlap": "all", "cross_entropy": "fused"}
     if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
         wanted |= {"token_dispatch": "once"}
-    known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
-    return {name: word for name, word in wanted.items() if (name, word) in known}
+    return flagged(software, wanted)
 
 
 def _plan(form: Table, count: float, catalog: Catalog) -> Table:
@@ -396,7 +397,10 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
 
 
 def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
-    return best_mapping(_plan(form, count, catalog), catalog)
+    plan = _plan(form, count, catalog)
+    result = best_mapping(plan, catalog)
+    switches = flagged(str(plan.text("software")[0]), GRAPHS)
+    return switched(result, catalog, switches) if result.kind == GOOD else result
 
 
 def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
@@ -418,7 +422,7 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
         answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
     rows = catalog.rows("models", plan.text("model"), plan, "model")
     run = with_software_defaults(plan, catalog, rows)
-    answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
+    answer |= {name: str(run.filled(name)[0]) for name in ("tensor_overlap", "cross_entropy", "graphs")}
     experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
     answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
     if answer["context_parallel"] == 1.0:
@@ -446,7 +450,7 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     stack = str(plan.filled("software")[0])
     answer["defaults_used"] = (_UNMEASURED if stack == ANY else software_title(stack)) + (
         f", {plan.filled('optimizer')[0]}, "
-        f"{plan.filled('attention')[0]} attention; an accelerator fails every "
+        f"{plan.filled('attention')[0]} attention{_switched_words(plan)}; an accelerator fails every "
         f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
     )
     cost = cost_words(form, hours, answer["run_time"] * count)
@@ -454,6 +458,11 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     refused = f" {reason}." if reason else ""
     answer["answer"] = _training_sentence(form, answer, cost) + refused + lacking_words(hours)
     return answer
+
+
+def _switched_words(plan: Table) -> str:
+    words = {"cross_entropy": "{} cross entropy", "graphs": "CUDA graphs of the {}"}
+    return "".join(f", {words[name].format(plan.text(name)[0])}" for name in words if name in plan)
 
 
 def _training_sentence(form: Table, answer: Answer, cost: str) -> str:

@@ -24,7 +24,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.csv_files import read_text
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import mean_of, table_schema
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import MOST_TEXT, by_name, candidates_of, flags
@@ -95,7 +95,8 @@ class Log(NamedTuple):
 def read_log(path: str | Path) -> Log:
     """Measured values of a log: medians over steps after the warm-up; lines of several ranks for one step count once.
 
-    A log that starts in the middle of a run has no warm-up. InputError if the log has no known result.
+    A log that starts in the middle of a run has no warm-up. Of times over requests the mean counts, the median or
+    another quantile only without it. InputError if the log has no known result.
     """
     patterns = [
         (row, re.compile(row["pattern"].replace("{number}", _NUMBER).encode())) for row in stack_rows("log_patterns")
@@ -115,8 +116,8 @@ def read_log(path: str | Path) -> Log:
     settings: dict[str, LogValue] = {}
     for one, own_steps, (row, _) in zip(values, steps, patterns, strict=True):
         target = settings if row["pick"] in (SETTING, RATE) else results
-        if one and row["result"] not in target:
-            target[row["result"]] = _value(row, np.array(one), np.array(own_steps))
+        if one and mean_of(row["result"]) not in target:
+            target[mean_of(row["result"])] = _value(row, np.array(one), np.array(own_steps))
     if not results:
         names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
         known = ", ".join(dict.fromkeys(names))
