@@ -180,13 +180,19 @@ def _taken(path: Path) -> int | None:
         os.close(descriptor)  # its holder has just removed the file
 
 
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A temporary folder, removed when the block ends, or by the next call if its owner was killed."""
+def clear_scratch() -> Path:
+    """Remove the temporary folders of killed processes; the folder that they lie in."""
     import tempfile
 
     base = Path(tempfile.gettempdir())
     _remove_abandoned(base, _SCRATCH)
+    return base
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder, removed when the block ends, or by :func:`clear_scratch` if its owner was killed."""
+    base = clear_scratch()
     while True:
         folder = base / f"xlperf-{os.urandom(8).hex()}.scratch"
         folder.mkdir(mode=0o700)

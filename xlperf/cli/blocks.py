@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.files import held, replaced
+from xlperf.base.files import clear_scratch, held, replaced
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.schema import Part, parts
 from xlperf.cli.command import note_own
@@ -201,6 +201,7 @@ def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | No
         todo = [place for place, file in enumerate(files) if file.name not in done]
         if len(todo) < number:
             say(f"{output}: {number - len(todo):,} of {number:,} blocks are there from before", err=True)
+            clear_scratch()  # of the killed run: the few blocks that are left may need none
         left = sum(_size(blocks, place) for place in todo)
         with _rows_done(blocks, left) as advance:
             for place, content in zip(todo, worked(blocks.written, todo, processes, scheduler), strict=True):
