@@ -132,6 +132,17 @@ def test_settings_of_the_stack_are_switched_on_said_and_launched(catalog: Catalo
     assert "graphs" not in train_answer(form_of("train", words | {"recompute": "full"}), catalog)["defaults_used"]
 
 
+def test_stating_the_mapping_of_a_large_dense_model_gives_its_answer(catalog: Catalog) -> None:
+    """Selective recomputation is of the modules that make it fit, stated or not."""
+    answer = answered(catalog, DENSE)
+    assert (answer["recompute"], answer["recompute_modules"] == "") == ("selective", False)
+    stated = {name: each if isinstance(each := answer[name], str) else f"{each:g}" for name in SEARCHED}
+    again = answered(catalog, DENSE, **stated)
+    assert [again[name] for name in ("answer", "recompute_modules")] == [
+        answer[name] for name in ("answer", "recompute_modules")
+    ]
+
+
 def test_the_optimizer_goes_to_the_host_where_nothing_else_fits(catalog: Catalog) -> None:
     assert answered(catalog, DENSE)["offload_optimizer"] == 0.0
     tight = answered(catalog, {**DENSE, "num_accelerators": "8"})

@@ -94,8 +94,9 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
         *(Way("full", "", share) for share in _LAYERS),
         Way("full"),
     ]
-    if not open_("recompute"):
-        recomputed = [Way(str(plan.text("recompute")[0]))]
+    stated = "" if open_("recompute") else str(plan.text("recompute")[0])
+    if stated:  # of which modules is open
+        recomputed = [way for way in recomputed if way.recompute == stated] if stated == "selective" else [Way(stated)]
     zeros = [_least_sharding(plan), 2.0, 3.0] if open_("zero_stage") else [float("nan")]
     offloaded = plan.filled("offload_optimizer")[0] > 0.0
     return [way._replace(zero=zero) for zero in zeros for way in recomputed if not (offloaded and zero > 1.0)]
