@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas
 import pytest
 from conftest import Outcome
 from workbook_samples import refused, sheets, write
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.csv_files import read_csv
 from xlperf.catalog.read import read_plans
@@ -254,6 +257,20 @@ def test_bad_parquet(tmp_path: Path) -> None:
     path = tmp_path / "plans.parquet"
     path.write_bytes(b"nothing")
     assert refused(read_plans, path).startswith("plans.parquet: is no Parquet file: ")
+
+
+def test_damaged_descriptions_of_parquet_columns(tmp_path: Path) -> None:
+    """Texts whose type became a number in the footer (Arrow 26 ends the process when asked for such a column)."""
+    good = io.BytesIO()
+    pandas.DataFrame({"name": ["a", "b"], "model": ["Llama2-7B", "x"]}).to_parquet(good)
+    content, path = good.getvalue(), tmp_path / "plans.parquet"
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    places = [place for place in range(footer, len(content) - 8) if content[place] == 12]
+    assert places
+    for place in places:
+        path.write_bytes(content[:place] + b"\x08" + content[place + 1 :])
+        with contextlib.suppress(InputError):
+            read_plans(path)
 
 
 def test_long_lines_of_csv_are_refused(tmp_path: Path) -> None:
