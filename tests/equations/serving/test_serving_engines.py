@@ -285,9 +285,7 @@ def test_limits_of_vllm_follow_the_device(
 
 
 def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:
-    """Each of two a layer takes tens of microseconds longer; on one accelerator, and on NVIDIA, a step takes 1.2 ms more
-    on the host and nothing else changes.
-    """
+    """Each of two a layer takes tens of microseconds longer; elsewhere only the host does, by 1.2 ms a step."""
     amd = {"accelerator": "MI300X", "batch_size": 1, "precision": "bf16"}
     early, late = (one(catalog, "tpot", **amd, software=name) for name in ("vllm-0.6", "vllm"))
     assert 2 * 80 * 10e-6 < early - late - 1.2e-3 < 2 * 80 * 60e-6
