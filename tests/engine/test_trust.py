@@ -357,13 +357,13 @@ def test_the_table_of_measured_runs_is_that_of_the_published_rows() -> None:
 
 
 def test_releases_that_nobody_measured_are_farther_than_those_that_somebody_did() -> None:
-    """vLLM 0.6 on a machine and a model that newer releases ran: their constants, a wider band."""
+    """vLLM 0.6 on a machine and a model that newer releases ran: their constants and 1.2 ms a step, a wider band."""
     plan = {**SERVED, "model": "Qwen3-32B", "accelerator": "H100-SXM-80GB", "mode": "continuous", "concurrency": 16}
     results = results_of("inference", {**plan, "software": "vllm"}, {**plan, "software": "vllm-0.6"})
     width = results.number("tpot_high") / results.number("tpot_low")
     assert width[1] > 1.05 * width[0]
     assert results.text("trust").tolist()[1] == "EXTRAPOLATED"
-    assert results.number("tpot")[1] == pytest.approx(results.number("tpot")[0], rel=0.1)
+    assert results.number("tpot")[1] == pytest.approx(results.number("tpot")[0] + 1.2e-3, rel=0.1)
 
 
 def test_copies_of_an_accelerator_are_compared_with_published_runs_once(

@@ -285,15 +285,15 @@ def test_limits_of_vllm_follow_the_device(
 
 
 def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:
-    """Each of two a layer takes tens of microseconds longer; on one accelerator, and on NVIDIA, nothing changes."""
+    """Each of two a layer takes tens of microseconds longer; elsewhere only the host does, by 1.2 ms a step."""
     amd = {"accelerator": "MI300X", "batch_size": 1, "precision": "bf16"}
     early, late = (one(catalog, "tpot", **amd, software=name) for name in ("vllm-0.6", "vllm"))
-    assert 2 * 80 * 10e-6 < early - late < 2 * 80 * 60e-6
+    assert 2 * 80 * 10e-6 < early - late - 1.2e-3 < 2 * 80 * 60e-6
     single = {**amd, "num_accelerators": 1, "tensor_parallel": 1}
     early, late = (one(catalog, "tpot", **single, software=name) for name in ("vllm-0.6", "vllm"))
-    assert early == pytest.approx(late, rel=0.01)
+    assert early == pytest.approx(late + 1.2e-3, rel=0.01)
     early, late = (one(catalog, "tpot", batch_size=1, software=name) for name in ("vllm-0.6", "vllm"))
-    assert early == pytest.approx(late, rel=0.01)
+    assert early == pytest.approx(late + 1.2e-3, rel=0.01)
 
 
 DEEPSEEK = {"model": "DeepSeek-V3", "num_accelerators": 8, "tensor_parallel": 8, "software": "sglang", "batch": 1}
@@ -310,7 +310,7 @@ def test_sglang_replays_short_prefills_of_dense_latent_attention_only(
 
     for prompt in (1, 2048, 2049):
         limits = time(prompt, graph_tokens=0), time(prompt, graph_tokens=8192)
-        assert limits[1] < limits[0]
+        assert limits[1] < limits[0] if prompt == 1 or not most else limits[1] <= limits[0]  # long ones hide launches
         assert time(prompt) == pytest.approx(limits[1 if prompt <= most else 0])
     for other in ({"model": "Meta-Llama-3.1-70B"}, {"software": "vllm"}):
         row = {**DEEPSEEK, "accelerator": accelerator, "prompt_length": 500, **other}

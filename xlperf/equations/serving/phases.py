@@ -224,7 +224,7 @@ def _host(
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
-    each_pass = prefill * software["prefill_overhead_time"] + sent
+    each_pass = prefill * software["prefill_overhead_time"] + (1.0 - prefill) * software["step_overhead_time"] + sent
     if some(plan.draft_layers > 0.0):
         # The passes of a decode step share the time of those that draft.
         drafting = 1.0 - 1.0 / _decode_passes(plan)
