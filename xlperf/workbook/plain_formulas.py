@@ -100,7 +100,8 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
     _note(sheet, f"A{row + 1}", texts("ownership")[0])
     sheet.freeze_panes = f"B{TOP}"
     last = max(row + 1, TOP + hours - 1)
-    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=1)
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}")
+    sheet.page_setup.paperSize = 8
     return sheet
 
 
