@@ -338,7 +338,7 @@ def write_tables_page(
     from xlperf.page.tables import write_tables
 
     path, given = asked_of()
-    asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
+    asked = ", ".join(f"{name} {words}" for name, words in given.items() if name not in ("output", "study"))
     write_tables(output, title or path, [*lines, *([f"asked: {asked}"] if asked else [])], tables, charts)
 
 
