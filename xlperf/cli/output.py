@@ -405,7 +405,15 @@ _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
     *("constant", "value", "unit", "why", "rows", "runs", "median", "median error", "bias", "in the 80 % band"),
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
-    *("before", "after", "cash", "present cost", "cost per million tokens", "cost per million output tokens all in", "mfu"),
+    *(
+        "before",
+        "after",
+        "cash",
+        "present cost",
+        "cost per million tokens",
+        "cost per million output tokens all in",
+        "mfu",
+    ),
 )
 """Columns that it leaves out last; their texts are folded before."""
 

@@ -408,7 +408,9 @@ class Answered(NamedTuple):
         sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
         silent = _OF_IMAGES if self.form.get("images") == "0" else ()
         said = {name: value for name, value in self.form.items() if value not in ("", "auto") and name not in silent}
-        asked = ", ".join(f"{name.replace('_', ' ')} {_with_unit(self.kind, name, value)}" for name, value in said.items())
+        asked = ", ".join(
+            f"{name.replace('_', ' ')} {_with_unit(self.kind, name, value)}" for name, value in said.items()
+        )
         basis = str(answer.get("price_basis", ""))
         taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
         lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))

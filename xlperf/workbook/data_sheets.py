@@ -187,8 +187,10 @@ def data_sheet(
                 value = values[row] if row < len(values) else None
                 style, shown = cell.style, code
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
-                if column.name == "trust":
+                if column.name == "trust" or column.kind == "result-flag":
                     cell.alignment = Alignment(horizontal="center", vertical="center")
+                elif column.is_text:  # away from the number before it
+                    cell.alignment = Alignment(horizontal="left", vertical="center", indent=1)
         else:
             first, last = top + 1, top + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")

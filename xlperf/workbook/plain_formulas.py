@@ -444,6 +444,6 @@ def _finish(
     alarm(sheet, f"B{_CHECKS_TOP}:D{_CHECKS_TOP + count - 1}", f'$D{_CHECKS_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_CHECKS_TOP}"
-    page_setup(sheet, pages_high=2)
+    page_setup(sheet, area=f"A1:{after[3]}{rows[1] - _SPARE_MODELS}")
     sheet.page_setup.paperSize = 8
     sheet.row_breaks.append(Break(id=model_top - 2))

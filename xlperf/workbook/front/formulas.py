@@ -165,6 +165,7 @@ def _of_domain(name: str, fleet: str, domain: str, known: Mapping[str, Any]) -> 
     total = f'SUMIFS({cells},{keys[0]},{fleet},{keys[1]},"{domain}")'
     return f"IF({total}=0,NA(),{total})" if cells in known else "NA()"
 
+
 _LEVELS = (("=", "<>", "<", ">", "<=", ">="), ("&",), ("+", "-"), ("*", "/"), ("^",))
 """Operations by precedence, those that bind least first."""
 _CATALOG = object()

@@ -9,6 +9,7 @@ import numpy as np
 from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
+from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
@@ -169,7 +170,8 @@ def front_sheet(
     _legend(sheet, LEGEND_TOP)
     _choices(workbook, sheet, tables, CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1, landscape=False)
+    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}")
+    sheet.row_breaks.append(Break(id=STEPS_TOP - 1))
     return sheet
 
 
