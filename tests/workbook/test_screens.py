@@ -75,7 +75,7 @@ def test_a_title_is_not_cut_and_rows_are_as_high_as_their_texts(values: Any, kin
     table = sheet.tables[kind].ref
     last = int(re.sub("[A-Z]", "", table.partition(":")[2]))
     for row in sheet.iter_rows(min_row=top + 1, max_row=last):
-        wrapped = any(cell.alignment.wrap_text and len(str(cell.value or "")) > 100 for cell in row)
+        wrapped = any(cell.alignment.wrap_text and len(str(cell.value or "")) > 60 for cell in row)
         height = sheet.row_dimensions[row[0].row].height
         assert height > 16.0 if wrapped else height == 16.0
 

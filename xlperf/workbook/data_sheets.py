@@ -387,6 +387,8 @@ _FIRST_PRINTED = 80
 """Rows of a longer one that are printed: the calibration is looked up and not read. [-]"""
 _PAGE = 400.0
 """Characters across that a page of paper takes at the most: wide catalogs take several. [-]"""
+_ONE_PAGE = 60
+"""Rows of plans that go on one page down: a little smaller in place of a page with the last few. [-]"""
 _LONG_TABLE = 120
 """Rows from which on a table is fitted to as many pages down as across. [-]"""
 
@@ -397,7 +399,8 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
     wide = words.pages_wide if words.results else max(words.pages_wide, ceil(across / _PAGE))
     wide = wide if count else 1
-    high = 1 if printed < count else wide if _MOST_PRINTED > count > _LONG_TABLE else 0
+    one_high = printed < count or (bool(words.in_sight) and count <= _ONE_PAGE)
+    high = 1 if one_high else wide if _MOST_PRINTED > count > _LONG_TABLE else 0
     page_setup(sheet, top, area=area, pages_wide=wide, pages_high=high, key_columns="A:A")
     sheet.print_title_rows = f"{top - 1}:{top}"
     sheet.page_setup.paperSize = 8 if across > 220.0 else 9

@@ -170,7 +170,7 @@ def front_sheet(
     _legend(sheet, LEGEND_TOP)
     _choices(workbook, sheet, tables, CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}")
+    page_setup(sheet, area=f"A1:G{LEGEND_TOP - 1}")
     sheet.row_breaks.append(Break(id=STEPS_TOP - 1))
     return sheet
 
