@@ -16,7 +16,7 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.parse import plain_number, table_from_rows
+from xlperf.catalog.parse import entry_words, plain_number, table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
     PER_CENT,
@@ -408,19 +408,11 @@ class Answered(NamedTuple):
         sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
         silent = _OF_IMAGES if self.form.get("images") == "0" else ()
         said = {name: value for name, value in self.form.items() if value not in ("", "auto") and name not in silent}
-        asked = ", ".join(
-            f"{name.replace('_', ' ')} {_with_unit(self.kind, name, value)}" for name, value in said.items()
-        )
+        asked = ", ".join(entry_words(table_schema(self.kind).by_name[name], value) for name, value in said.items())
         basis = str(answer.get("price_basis", ""))
         taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
         lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))
         return [f"{words}{text}" for words, text in lines if text]
-
-
-def _with_unit(kind: str, name: str, value: str) -> str:
-    """A stated entry in words: a number with its unit."""
-    unit = table_schema(kind).by_name[name].unit
-    return f"{value} {unit}" if unit not in ("", "-") and number_of(value) == number_of(value) else value
 
 
 def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, str], Table]:

@@ -236,9 +236,8 @@ class Plots(PlotAccessor):
         starts = np.concatenate([[0.0], np.cumsum(values)])
         step = "step" if plan.kind == "training" else "decode step"
         names = [*(one.words.removeprefix("time ") for one, _ in times), step]
-        bars = axes.barh(names, [*values, starts[-1]], left=[*starts[:-1], 0.0])
-        bars[-1].set_color("black")
-        lengths = [*values.tolist(), float(starts[-1])]
+        axes.barh(names, [*values, starts[-1]], left=[*starts[:-1], 0.0])[-1].set_color("black")
+        lengths = [*values, starts[-1]]
         for name, start, value, words in zip(names, [*starts[:-1], 0.0], lengths, alike(lengths), strict=True):
             axes.annotate(f" {words}", (start + value, name), va="center")
         axes.invert_yaxis()
@@ -280,8 +279,7 @@ class Plots(PlotAccessor):
         places = np.arange(len(middle))
         axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", capsize=4)
         axes.set_yticks(places, self._names())  # names beside the bands: below them long ones overlap
-        axes.invert_yaxis()
-        axes.set(xlabel=f"{declared.header}, 80 % band")
+        axes.set(xlabel=f"{declared.header}, 80 % band", ylim=(len(middle) - 0.5, -0.5))
         return axes
 
     def bars(self, column: str | None = None, ax: Axes | None = None) -> Axes:
@@ -364,19 +362,12 @@ _TERA = UNITS["TFLOP/s"].factor
 """Unit of the axis of rates. [FLOP/s]"""
 
 
-_LONG_AXIS = 2000.0
-"""Ratio of the ends of a long axis. [-]"""
-
-
 def _log_ticks(axes: Axes) -> None:
-    """Plain numbers at 1, 2 and 5 of each power of ten, on a long axis at 1: the usual labels of a short one overlap."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Plain numbers at 1, 2 and 5 of each power of ten: the usual labels of a short axis overlap."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
-        low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < _LONG_AXIS * low else (1.0,)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-        axis.set_minor_formatter(NullFormatter())
+        axis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter=NullFormatter())
 
 
 def _title(plan: Table) -> str:
