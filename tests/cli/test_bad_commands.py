@@ -93,6 +93,8 @@ def test_a_tornado_of_another_sheet_names_it(command: Command) -> None:
 def test_a_command_that_is_none(command: Command) -> None:
     shown = command("explane").err
     assert shown == "xlperf: no such command 'explane'. Did you mean 'explain'? see \"xlperf --help\"\n"
+    alike = "no such option --power; did you mean --power-usage-effectiveness or --facility-power-limit?"
+    assert alike in command("serve", "--power", "1").err
     assert command("evaluate", "plans.csv", "-o", "").err == "--output: is blank; give a file name\n"
 
 

@@ -127,7 +127,7 @@ def test_what_a_fast_claim_needs_is_in_the_table() -> None:
     table = answer[TABLES][CONDITIONS]
     assert answer["verdict"] == "needs"
     assert "weights in fp8" in answer["needs"] and "2:4 sparsity" in answer["needs"]
-    assert set(table["condition"][table["reached"] > 0.0]) <= set(answer["needs"].split(" or "))
+    assert set(table["condition"][table["in_band"] > 0.0]) <= set(answer["needs"].split(" or "))
     step = ask(run, claim_kind="step-time", claimed_value=1.0)
     assert step["claim_ratio"] > 1.0 and step["predicted_value_low"] < step["predicted_value"]
 

@@ -7,6 +7,7 @@ import io
 import math
 import re
 import zipfile
+from dataclasses import replace
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -20,11 +21,13 @@ from study_samples import cell, outcome, sheet
 
 from xlperf.base import resources
 from xlperf.base.errors import InputError
+from xlperf.catalog.schema import displayed
 from xlperf.equations.training.step import STEP_PARTS
+from xlperf.page.studies import study_charts
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
-from xlperf.studies.outcome import IN_SHORT, read_inputs, study_workbook
+from xlperf.studies.outcome import IN_SHORT, Chart, StudySheet, own_column, read_inputs, study_workbook
 from xlperf.workbook.report.studies import (
     MOST_TABS,
     _colours_of_machines,
@@ -63,6 +66,16 @@ def test_every_row_of_the_csv_files_belongs_to_a_study_or_to_a_sheet() -> None:
         elif "sheet" in rows[0]:
             assert {row["sheet"].partition(":")[0] for row in rows} <= sheets, path.name
         assert not [row for row in rows if None in row or None in row.values()], path.name
+
+
+def test_a_unit_that_xlperf_does_not_know_is_shown_and_scales_nothing() -> None:
+    columns = [own_column("case", kind="name"), own_column("gain", "widgets/fortnight", "Widgets")]
+    sheet_of_widgets = StudySheet("widgets", "words", columns, [("one", 1.5), ("two", 250.0), ("none", None)])
+    part = sheet_of_widgets.parts[1]
+    assert part[1].tolist()[:2] == [1.5, 250.0]
+    assert displayed(*part) == ("widgets/fortnight", ["1.5", "250.0", ""])
+    chart = Chart("bars", "Gain", "case", ["gain"], y_title="widgets/fortnight")
+    assert "Gain (widgets/fortnight)" in study_charts(replace(sheet_of_widgets, charts=(chart,)))
 
 
 def test_a_grid_of_plans_is_written_once() -> None:

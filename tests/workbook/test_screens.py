@@ -12,12 +12,13 @@ from openpyxl.utils import get_column_letter
 from shipped import shipped_book
 
 from xlperf.base import resources
-from xlperf.catalog.schema import FORMS, results_of, table_schema
+from xlperf.catalog.schema import FORMS, questions, results_of, table_schema
 from xlperf.studies.outcome import Chart, StudySheet
 from xlperf.workbook import charts
 from xlperf.workbook.data_sheets import DATA_SHEETS, VERDICT, header_row
 from xlperf.workbook.front.formulas import Live, _shown
 from xlperf.workbook.front.layout import DASH, SHEETS, Page, form_rows, front_words, shortened
+from xlperf.workbook.front.question import _spread
 from xlperf.workbook.package import Formulas
 from xlperf.workbook.report import summary
 from xlperf.workbook.style import shown_width
@@ -74,7 +75,7 @@ def test_a_title_is_not_cut_and_rows_are_as_high_as_their_texts(values: Any, kin
     table = sheet.tables[kind].ref
     last = int(re.sub("[A-Z]", "", table.partition(":")[2]))
     for row in sheet.iter_rows(min_row=top + 1, max_row=last):
-        wrapped = any(cell.alignment.wrap_text and len(str(cell.value or "")) > 100 for cell in row)
+        wrapped = any(cell.alignment.wrap_text and len(str(cell.value or "")) > 60 for cell in row)
         height = sheet.row_dimensions[row[0].row].height
         assert height > 16.0 if wrapped else height == 16.0
 
@@ -171,6 +172,24 @@ def test_every_claim_of_a_front_sheet_asks_whether_there_is_an_answer(book: Any,
     assert [f'"{sheet}")' in str(cell.value) for cell in here].count(True) == 1, (
         "the way to all sheets says where one is"
     )
+
+
+def test_an_entry_left_open_says_beside_it_what_it_takes() -> None:
+    for form in FORMS:
+        for one in form_rows(form):
+            assert isinstance(one, str) or one.value not in ("", "auto") or one.beside, f"{form}: {one}"
+
+
+def test_bars_of_few_rows_stand_over_the_whole_chart() -> None:
+    """Three years of the eleven places: on the first, the sixth and the last."""
+    one, question = page(), questions()["fleet"]
+    for row in range(3, 3 + question.rows):
+        one.calc(f"D{row}", 2023 + row if row < 6 else "")
+        one.calc(f"E{row}", 10 * row if row < 6 else "=NA()")
+    along, up = _spread(one, question, ["D", "E"])
+    shown = {row: one.live.values["calc serve", f"{along}{row}"] for row in range(3, 14)}
+    assert {row: year for row, year in shown.items() if year != ""} == {3: 2026, 8: 2027, 13: 2028}
+    assert [one.live.values["calc serve", f"{up}{row}"] for row in (3, 8, 13)] == [30, 40, 50]
 
 
 def test_a_long_sentence_is_cut_with_dots() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import openpyxl
 import pytest
 from conftest import Outcome
+from openpyxl.utils import get_column_letter, range_boundaries
 from shipped import shipped_book
 
 from xlperf.catalog.schema import FORMS, first_words, results_of
@@ -75,3 +76,25 @@ def test_a_command_without_options_gives_the_answer_of_the_sheet(
     book = openpyxl.load_workbook(tmp_path / "answer.xlsx")
     assert len(book.active._charts) == 1
     assert shown in [cell.value for row in book.active for cell in row]
+
+
+PAPER = {8: (40.4, 27.4), 9: (28.1, 18.0)}
+"""Room for cells on a landscape page of A3 and A4. [cm]"""
+WIDTH, HEIGHT = 0.19, 2.54 / 72.0
+"""A letter of a column, and a point of a row. [cm]"""
+
+
+def test_every_sheet_is_printed_large_enough_to_read(book: Any) -> None:
+    """At half size or larger, however many pages that takes: a page of 107 rows was once a stamp."""
+    for sheet in (one for one in book.worksheets if one.sheet_state == "visible"):
+        area = sheet.print_area or sheet.dimensions
+        left, top, right, bottom = range_boundaries(area.rpartition("!")[2].replace("$", ""))
+        columns = [sheet.column_dimensions[get_column_letter(at)] for at in range(left, right + 1)]
+        wide = WIDTH * sum(float(one.width) for one in columns if not one.hidden)
+        points = [sheet.row_dimensions[at].height or 15.0 for at in range(top, bottom + 1)]
+        setup = sheet.page_setup
+        room = sorted(PAPER[int(setup.paperSize)], reverse=setup.orientation == "landscape")
+        scale = int(setup.fitToWidth or 1) * room[0] / wide
+        if setup.fitToHeight:
+            scale = min(scale, int(setup.fitToHeight) * room[1] / (HEIGHT * sum(points)))
+        assert scale >= 0.5, f"{sheet.title}: {scale:.2f}"

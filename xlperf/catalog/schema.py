@@ -39,8 +39,8 @@ class Question:
     ``sheet``: its front sheet. ``words``: the title there. ``sliders``: entries that a slider of a page may move: the
     first with a number. ``tables``: titles of the tables beside the answer; sheets show the first. ``chart``:
     ``line``, ``bars``, ``stacked`` or ``lying`` bars and columns of that table, the abscissa first. ``chart_words``:
-    its title, "" by its columns. ``reads``: catalog sheets of this question alone. ``rows``: of the first table on the
-    sheet, most of them.
+    its title, "" by its columns. ``marked``: the result that stands first in the row of the answer. ``reads``: catalog
+    sheets of this question alone. ``rows``: of the first table on the sheet, most of them.
     """
 
     form: str
@@ -50,6 +50,7 @@ class Question:
     tables: Mapping[str, str]
     chart: tuple[str, ...]
     chart_words: str
+    marked: str
     reads: tuple[str, ...]
     rows: int
 
@@ -68,7 +69,8 @@ def questions() -> dict[str, Question]:
         known[row["form"]] = Question(
             row["form"], row["sheet"], row["question"],
             tuple(tuple(names.split("|")) for names in row["sliders"].split()),
-            dict(tables), tuple(chart.split()), chart_words, tuple(row["reads"].split()),
+            dict(tables), tuple(chart.split()), chart_words, row["marked"],
+            tuple(row["reads"].split()),
             int(row["rows"] or 11),
         )  # fmt: skip
     return known
@@ -499,7 +501,11 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
         return [printable(title_of(column, str(value))) for value in inside]
     if column.kind in FLAGS:
         return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
-    return alike(inside)
+    return [rounded(value) for value in inside] if column.name in _MIXED else alike(inside)
+
+
+_MIXED = ("value_before", "value_after")
+"""Results with another quantity in each row: their decimals are not alike."""
 
 
 @cache

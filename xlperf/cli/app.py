@@ -187,6 +187,8 @@ def _usage(error: click.UsageError) -> str:
     problem = " ".join(error.format_message().split()).rstrip(".")
     if isinstance(error, click.NoSuchOption) and (tasks := _tasks_with(error.option_name, command)):
         problem = f"{error.option_name} goes with {' or '.join(tasks)}"
+    elif isinstance(error, click.NoSuchOption) and (alike := _options_with_words_of(error)):
+        problem = f"no such option {error.option_name}; did you mean {' or '.join(alike)}?"
     stop = "" if problem.endswith("?") else ";"
     return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
 
@@ -196,6 +198,15 @@ def _tasks_with(option: str, path: str) -> list[str]:
     first = path.split()[1]
     known = [(f"xlperf {name}", one) for name, one in cli.tasks().items() if name.split()[0] == first]
     return [name for name, one in known if any(option in parameter.opts for parameter in one.params)]
+
+
+def _options_with_words_of(error: click.NoSuchOption) -> list[str]:
+    """Options of the command in whose names all words of the unknown option are: ``--facility-power-limit`` of
+    ``--power``.
+    """
+    asked = set(error.option_name.strip("-").split("-"))
+    parameters = error.ctx.command.params if error.ctx is not None else []
+    return [name for one in parameters for name in one.opts if asked <= set(name.strip("-").split("-"))]
 
 
 def _system(error: OSError) -> str:

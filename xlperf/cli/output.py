@@ -338,7 +338,7 @@ def write_tables_page(
     from xlperf.page.tables import write_tables
 
     path, given = asked_of()
-    asked = ", ".join(f"{name} {words}" for name, words in given.items() if name != "output")
+    asked = ", ".join(f"{name} {words}" for name, words in given.items() if name not in ("output", "study"))
     write_tables(output, title or path, [*lines, *([f"asked: {asked}"] if asked else [])], tables, charts)
 
 
@@ -405,7 +405,15 @@ _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
     *("constant", "value", "unit", "why", "rows", "runs", "median", "median error", "bias", "in the 80 % band"),
     *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
-    *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
+    *(
+        "before",
+        "after",
+        "cash",
+        "present cost",
+        "cost per million tokens",
+        "cost per million output tokens all in",
+        "mfu",
+    ),
 )
 """Columns that it leaves out last; their texts are folded before."""
 

@@ -111,7 +111,8 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
         outcome = chosen.analyse(inputs)
         if not is_page(output):
             write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
-    found = [f"{finding.tag}: {finding.words}" for finding in outcome.findings]
+    found = [f"{one.tag}: {one.words}".removeprefix(f"{one.tag}: " * one.words.startswith(one.tag))
+             for one in outcome.findings]  # fmt: skip
     lines = [*found, f"What to do: {chosen.advised(outcome.facts)}"]
     if is_page(output):
         from xlperf.page.studies import study_charts

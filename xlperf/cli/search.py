@@ -36,6 +36,7 @@ from xlperf.cli.output import (
     progress,
     say,
     text_table,
+    took,
     write_sheets,
     wrote,
 )
@@ -238,7 +239,10 @@ def diagnose(
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
     else:
         _say_causes(found)
-    say(*cure.lines, err=silent)
+    for line in cure.lines:  # flags are copied whole
+        say(line, err=silent, folded=" --" not in line)
+    if output is None:
+        took(len(diagnosis.explanations), "explanation")
     if output is not None and not silent:
         deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
         if cure.better:
@@ -257,8 +261,7 @@ def _say_causes(found: Diagnosed) -> None:
     """Print the ranked causes, and below them where to look for each."""
     whole = parts(found.diagnosis.explanations)
     if len(found.diagnosis.explanations):
-        deliver(None, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
-        say("", "What to look at:")
+        say(*text_table([part for part in whole if part[0].name not in _AT_LENGTH]), "", "What to look at:")
     say(*found.lines, "")
 
 

@@ -16,7 +16,7 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.parse import plain_number, table_from_rows
+from xlperf.catalog.parse import entry_words, plain_number, table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
     PER_CENT,
@@ -408,7 +408,7 @@ class Answered(NamedTuple):
         sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
         silent = _OF_IMAGES if self.form.get("images") == "0" else ()
         said = {name: value for name, value in self.form.items() if value not in ("", "auto") and name not in silent}
-        asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in said.items())
+        asked = ", ".join(entry_words(table_schema(self.kind).by_name[name], value) for name, value in said.items())
         basis = str(answer.get("price_basis", ""))
         taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
         lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))

@@ -46,7 +46,7 @@ def owning_answer(size: FleetSize, hours: Hours, plan: Table, results: Table, mo
     regret = owning_regret(chosen[:, None], needs, hours.owned, hours.rented).mean(axis=1)
     rented = np.maximum(needs - chosen[:, None], 0.0).mean(axis=1)
     table = {
-        "accelerators": chosen, "enough_share": (needs <= chosen[:, None]).mean(axis=1),
+        "owned": chosen, "enough_share": (needs <= chosen[:, None]).mean(axis=1),
         "idle": np.maximum(chosen[:, None] - needs, 0.0).mean(axis=1), "rented": rented,
         "monthly_cost": month * (hours.owned * chosen + hours.rented * rented), "monthly_regret": month * regret,
     }  # fmt: skip

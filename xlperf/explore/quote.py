@@ -141,7 +141,7 @@ class Condition(NamedTuple):
     condition: str
     predicted_value: float
     claim_ratio: float
-    reached: float
+    in_band: float
 
 
 _NONE = Prediction(*(np.nan,) * 4, "", np.nan, None, None)
@@ -211,7 +211,7 @@ def _verdict(
     kind: str, claim: float, predicted: Prediction, place: float, conditions: list[Condition]
 ) -> tuple[str, str]:
     """The verdict, and the first conditions that reach the claim."""
-    reached = [line.condition for line in conditions if line.reached]
+    reached = [line.condition for line in conditions if line.in_band]
     needs = " or ".join(reached[:3]) if reached else "more than any condition that xlperf knows"
     if _ratio(kind, claim, predicted.limit) > 1.0:
         return "impossible", needs

@@ -20,11 +20,12 @@ from pandas.plotting import PlotAccessor
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, OptionError, nearest, printable
+from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import FLAGS, Column, Part, column, displayed, rounded, shown, split_header
+from xlperf.catalog.schema import FLAGS, Column, Part, alike, column, displayed, rounded, shown, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chips import RATE
@@ -212,11 +213,12 @@ class Plots(PlotAccessor):
         for name in dict.fromkeys(limits[drawn].tolist()):
             some = drawn & (limits == name)
             area = 20.0 + 600.0 * operators.number("share")[some]
-            axes.scatter(intensity[some], rate[some], s=area, color=_COLOURS.get(name), alpha=0.6, label=name)
+            axes.scatter(intensity[some], rate[some] / _TERA, s=area, color=_COLOURS.get(name), alpha=0.6, label=name)
         for label, along, roof in _roofs(plan, catalog, intensity[drawn]):
-            axes.plot(along, roof, color="black", linewidth=1.0)
-            axes.annotate(label, (along[-1], roof[-1]), ha="right", va="bottom")
-        axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/B)", ylabel="rate (FLOP/s)")
+            axes.plot(along, roof / _TERA, color="black", linewidth=1.0)
+            axes.annotate(label, (along[-1], roof[-1] / _TERA), ha="right", va="bottom")
+        axes.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/B)", ylabel="rate (TFLOP/s)")
+        _log_ticks(axes)
         axes.set_title(_title(plan))
         axes.legend(title="limited by")
         return axes
@@ -234,10 +236,10 @@ class Plots(PlotAccessor):
         starts = np.concatenate([[0.0], np.cumsum(values)])
         step = "step" if plan.kind == "training" else "decode step"
         names = [*(one.words.removeprefix("time ") for one, _ in times), step]
-        bars = axes.barh(names, [*values, starts[-1]], left=[*starts[:-1], 0.0])
-        bars[-1].set_color("black")
-        for name, start, value in zip(names, [*starts[:-1], 0.0], [*values, starts[-1]], strict=True):
-            axes.annotate(f" {rounded(float(value))}", (start + value, name), va="center")
+        axes.barh(names, [*values, starts[-1]], left=[*starts[:-1], 0.0])[-1].set_color("black")
+        lengths = [*values, starts[-1]]
+        for name, start, value, words in zip(names, [*starts[:-1], 0.0], lengths, alike(lengths), strict=True):
+            axes.annotate(f" {words}", (start + value, name), va="center")
         axes.invert_yaxis()
         axes.margins(x=0.2)
         axes.set(xlabel=f"time ({times[0][0].unit})", title=_title(plan))
@@ -275,9 +277,9 @@ class Plots(PlotAccessor):
         value, low, high = (shown(declared, block[f"{wanted}{end}"][1]) for end in ("", "_low", "_high"))
         axes = _axes(ax)
         places = np.arange(len(middle))
-        axes.errorbar(places, value, [value - low, high - value], fmt="o", capsize=4)
-        axes.set_xticks(places, self._names())
-        axes.set(ylabel=f"{declared.header}, 80 % band")
+        axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", capsize=4)
+        axes.set_yticks(places, self._names())  # names beside the bands: below them long ones overlap
+        axes.set(xlabel=f"{declared.header}, 80 % band", ylim=(len(middle) - 0.5, -0.5))
         return axes
 
     def bars(self, column: str | None = None, ax: Axes | None = None) -> Axes:
@@ -354,6 +356,18 @@ def _roofs(plan: Table, catalog: Catalog, intensity: Array) -> Iterator[tuple[st
             ridge = peak / bandwidth
             along = np.array([min(intensity.min(), ridge) / 2.0, ridge, max(intensity.max(), ridge) * 2.0])
             yield f"{kind} {rounded(float(values[0]))} {declared.unit}", along, np.minimum(along * bandwidth, peak)
+
+
+_TERA = UNITS["TFLOP/s"].factor
+"""Unit of the axis of rates. [FLOP/s]"""
+
+
+def _log_ticks(axes: Axes) -> None:
+    """Plain numbers at 1, 2 and 5 of each power of ten: the usual labels of a short axis overlap."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter=NullFormatter())
 
 
 def _title(plan: Table) -> str:

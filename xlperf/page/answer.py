@@ -45,11 +45,12 @@ def text(words: str) -> str:
     return escape(printable(words))
 
 
-def row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td") -> str:
-    """A row of cells; numbers have a class of their own."""
+def row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td", mark: str = "") -> str:
+    """A row of cells; numbers have a class of their own. ``mark``: class of the row."""
     marks = [' class="number"' if number else "" for number in numbers]
     inside = [f"<{tag}{mark}>{text(word)}</{tag}>" for word, mark in zip(words, marks, strict=True)]
-    return f"<tr>{''.join(inside)}</tr>"
+    of_row = f' class="{mark}"' if mark else ""
+    return f"<tr{of_row}>{''.join(inside)}</tr>"
 
 
 def card(results: Sequence[Shown]) -> str:
@@ -313,12 +314,18 @@ def _said(entry: str) -> str:
 
 
 def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
-    heads = [column(asked.kind, axis.name).header for axis in asked.axes]
-    heads += [one.header for one in points[0][1]]
-    numbers = [True] * len(heads)
+    """The table of all points; the question as asked in bold, without results that repeat an entry."""
+    entries = [column(asked.kind, axis.name) for axis in asked.axes]
+    given = [[*map(_said, words.values())] for words in asked.entries]
+    results = [[one.words for one in shown] for _, shown in points]
+    repeated = [*zip(*given, strict=True)]
+    kept = [at for at, words in enumerate(zip(*results, strict=True)) if words not in repeated]
+    heads = [one.header for one in entries] + [points[0][1][at].header for at in kept]
+    numbers = [not one.is_text for one in entries] + [True] * len(kept)
+    first = {axis.name: axis.texts[axis.place] for axis in asked.axes}
     rows = [
-        row([*map(_said, entries.values()), *(one.words for one in shown)], numbers)
-        for entries, (_, shown) in zip(asked.entries, points, strict=True)
+        row([*own, *(words[at] for at in kept)], numbers, mark="asked" * (entry == first))
+        for own, words, entry in zip(given, results, asked.entries, strict=True)
     ]
     return f"<table><thead>{row(heads, numbers, 'th')}</thead><tbody>{''.join(rows)}</tbody></table>"
 

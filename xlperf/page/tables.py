@@ -27,7 +27,8 @@ def write_tables(
     head = Template(template.partition("<body>")[0]).substitute(title=text(f"xlperf {__version__}: {title}"))
     body = [f"<h1>{text(title)}</h1>", *(f"<p>{text(line)}</p>" for line in lines)]
     for (name, block), above in zip(tables, drawn, strict=True):
-        body += [f"<h2>{text(name.capitalize())}</h2>", above, f'<div class="wide">{table(block)}</div>']
+        drawings = f'<div class="charts">{above}</div>' if above else ""
+        body += [f"<h2>{text(name.capitalize())}</h2>", drawings, f'<div class="wide">{table(block)}</div>']
     with replaced(output) as temporary:
         page = "\n".join([f"{head}<body>", *filter(None, body), "</body>\n</html>\n"])
         temporary.write_text(page, encoding="utf-8", newline="\n")

@@ -130,8 +130,8 @@ TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00
 """Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
-_LONG_TEXT = {"source": 140.0, "aliases": 48.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0}
-_WRAPPED = ("source", "notes")
+_LONG_TEXT = {"source": 140.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0}
+_WRAPPED = ("aliases", "source", "notes")
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -187,8 +187,10 @@ def data_sheet(
                 value = values[row] if row < len(values) else None
                 style, shown = cell.style, code
                 formulas.put(cell, "=" + plan_formula(kind, column.name), value, style, shown)
-                if column.name == "trust":
+                if column.name == "trust" or column.kind == "result-flag":
                     cell.alignment = Alignment(horizontal="center", vertical="center")
+                elif column.is_text:  # away from the number before it
+                    cell.alignment = Alignment(horizontal="left", vertical="center", indent=1)
         else:
             first, last = top + 1, top + max(len(rows), 1) + SPARE_ROWS
             validation = column_validation(column, f"{letter}{first}")
@@ -385,6 +387,8 @@ _FIRST_PRINTED = 80
 """Rows of a longer one that are printed: the calibration is looked up and not read. [-]"""
 _PAGE = 400.0
 """Characters across that a page of paper takes at the most: wide catalogs take several. [-]"""
+_ONE_PAGE = 60
+"""Rows of plans that go on one page down: a little smaller in place of a page with the last few. [-]"""
 _LONG_TABLE = 120
 """Rows from which on a table is fitted to as many pages down as across. [-]"""
 
@@ -394,7 +398,9 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
     area = f"A{top - 1}:{get_column_letter(len(columns))}{top + max(printed, 1)}"
     across = sum(sheet.column_dimensions[get_column_letter(offset + 1)].width for offset in range(len(columns)))
     wide = words.pages_wide if words.results else max(words.pages_wide, ceil(across / _PAGE))
-    high = wide if _MOST_PRINTED > count > _LONG_TABLE else 0
+    wide = wide if count else 1
+    one_high = printed < count or (bool(words.in_sight) and count <= _ONE_PAGE)
+    high = 1 if one_high else wide if _MOST_PRINTED > count > _LONG_TABLE else 0
     page_setup(sheet, top, area=area, pages_wide=wide, pages_high=high, key_columns="A:A")
     sheet.print_title_rows = f"{top - 1}:{top}"
     sheet.page_setup.paperSize = 8 if across > 220.0 else 9
@@ -405,8 +411,8 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
 
 
 def _even_rows(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
-    """Give all rows one height, but for sources and notes in sight that are wider than their column, which wrap; other
-    texts stay on a line, and a name of a plan that is wider than its column shrinks.
+    """Give all rows one height, but for aliases, sources and notes in sight that are wider than their column, which
+    wrap; other texts stay on a line, and a name of a plan that is wider than its column shrinks.
     """
     for row in range(first, first + count):
         deepest = 1

@@ -100,7 +100,8 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
     _note(sheet, f"A{row + 1}", texts("ownership")[0])
     sheet.freeze_panes = f"B{TOP}"
     last = max(row + 1, TOP + hours - 1)
-    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=1)
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}")
+    sheet.page_setup.paperSize = 8
     return sheet
 
 
@@ -443,6 +444,6 @@ def _finish(
     alarm(sheet, f"B{_CHECKS_TOP}:D{_CHECKS_TOP + count - 1}", f'$D{_CHECKS_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_CHECKS_TOP}"
-    page_setup(sheet, pages_high=2)
+    page_setup(sheet, area=f"A1:{after[3]}{rows[1] - _SPARE_MODELS}")
     sheet.page_setup.paperSize = 8
     sheet.row_breaks.append(Break(id=model_top - 2))

@@ -287,8 +287,8 @@ def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: flo
 _COUNT = "#,##0"
 _FORMATS = {row["column or unit"]: row["format"] for row in resources.rows("workbook/number_formats.csv")}
 """Number formats of columns (TABLE.COLUMN, or COLUMN of numbers without a unit) and of units."""
-_SHARES = tuple(name[1:] for name in _FORMATS if name.startswith("*"))
-"""Ends of the names of columns that hold shares."""
+_SHARES = {name[1:]: code for name, code in _FORMATS.items() if name.startswith("*")}
+"""Number formats by the end of the names of columns that hold shares."""
 
 
 def number_format(column: Column) -> str:
@@ -303,8 +303,9 @@ def number_format(column: Column) -> str:
     if (own := _FORMATS.get(f"{column.table}.{column.name}")) is not None:
         return own
     if column.unit in ("", "-"):
-        share = column.name.endswith(_SHARES) or column.name.startswith("share_")
-        return _FORMATS.get(column.name, "0.0##" if share else _COUNT)
+        usual = "0.0##" if column.name.startswith("share_") else _COUNT
+        by_end = next((code for end, code in _SHARES.items() if column.name.endswith(end)), usual)
+        return _FORMATS.get(column.name, by_end)
     return _FORMATS.get(f"unit {column.unit}", "[<10]0.00##;#,##0.0")
 
 

@@ -68,6 +68,9 @@ def _words(page: Page, form: str) -> None:
     page.heading("M34", "Power, energy, carbon", "R")
     for at, words in enumerate(said["power"], start=35):
         page.put(f"M{at}", unless_refused(words), "text", last=f"R{at}")
+    if "own" in rows:
+        page.heading("M38", rows["own"][0]["label"], "R")
+        page.put("M39", unless_refused(said["own"][0]), "text", last="R40")
 
 
 def _or_blank(cell: str) -> str:
@@ -132,7 +135,7 @@ def _serve(page: Page, cells: dict[str, str], r: dict[str, str], others: list[st
     x, y = Axis("token/s for a user", "0"), Axis("token/s per accelerator", "#,##0", grid=True)
     page.place(chart, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.50, 0.03, 0.47, 0.28))
     _others_table(page, r["fleet_cost_per_million_output_tokens"])
-    page.put("F39", f'=IFERROR({r["api_answer"]}&"","")', "text", last="R40")
+    page.put("F39", f'=IFERROR({r["api_answer"]}&"","")', "text", last="K42")
 
 
 def _curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Asked) -> None:

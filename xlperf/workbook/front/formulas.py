@@ -21,6 +21,8 @@ from xlperf.addin.functions import PREFIX
 from xlperf.addin.worker import Session
 from xlperf.base.arrays import added
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.workbook.data_sheets import column_reference
 from xlperf.workbook.package import Formulas
 
 _TOKENS = re.compile(
@@ -124,6 +126,44 @@ def worded(words: str, cells: Mapping[str, str]) -> str:
         parts.append(f'TEXT({cell},"{result[3]}")' if result[3] else cell)
         end = result.end()
     return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
+
+
+_ROW = re.compile(r"\{(\w+)\.(\w+) (\w+)(?: (\w+))?([*]\d+)?:([^}]*)\}")
+
+
+def looked_up(words: str, own: str, entries: Mapping[str, str], known: Mapping[str, Any]) -> str:
+    """Formula of the value that a sheet has for a blank entry: ``{prices.energy_price accelerator:0.000}`` is the
+    column of the row that another entry names. Behind ``|``: words where the sheet has none; a stated entry has none.
+
+    ``own``: cell of the entry. ``known``: columns of tables that the workbook has.
+    """
+    said, _, without = words.partition("|")
+    parts = _ROW.split(said)
+    kind, name, key, part, scale, code = parts[1:7]
+    sought = entries[key]
+    value = _of_domain(name, sought, part, known) if part else _of_row(kind, name, sought, known)
+    if kind == "prices" and "payment" in entries:
+        owned = _of_row("servers", name, sought, known) if name in table_schema("servers").by_name else value
+        value = f'IF({entries["payment"]}="own",{owned},{value})'
+    shown = f'"{parts[0]}"&TEXT(({value}){scale or ""},"{code}")&"{parts[7]}"'
+    return f'IF(ISNUMBER({own}),"",IFERROR({shown},"{without}"))'
+
+
+def _of_row(kind: str, name: str, sought: str, known: Mapping[str, Any]) -> str:
+    schema = table_schema(kind)
+    column, key = schema.by_name[name], schema.by_name["accelerator"] if kind == "servers" else schema.key
+    cells, keys = column_reference(column), column_reference(key)
+    if cells not in known or keys not in known:
+        return "NA()"
+    cell = f"INDEX({cells},MATCH({sought},{keys},0))"
+    return f"IF({cell}=0,{column.default or 'NA()'},{cell})"
+
+
+def _of_domain(name: str, fleet: str, domain: str, known: Mapping[str, Any]) -> str:
+    """Value of a column of failures, of the row of a fleet and a domain."""
+    cells, *keys = (column_reference(table_schema("failures").by_name[own]) for own in (name, "fleet", "domain"))
+    total = f'SUMIFS({cells},{keys[0]},{fleet},{keys[1]},"{domain}")'
+    return f"IF({total}=0,NA(),{total})" if cells in known else "NA()"
 
 
 _LEVELS = (("=", "<>", "<", ">", "<=", ">="), ("&",), ("+", "-"), ("*", "/"), ("^",))
@@ -340,6 +380,12 @@ def _counted(arguments: Sequence[Any]) -> float:
     return float(sum(kept))
 
 
+def _kept(area: list[list[Any]], criteria: Sequence[Any]) -> list[Any]:
+    """Cells of the rows that equal every criterion."""
+    pairs = [(_flat(own), _one(value)) for own, value in zip(criteria[::2], criteria[1::2], strict=True)]
+    return [cell for row, cell in enumerate(_flat(area)) if all(_same(own[row], value) for own, value in pairs)]
+
+
 def _absent() -> Any:
     raise _Failed(_MISSING)
 
@@ -354,6 +400,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ROWS": lambda area: float(len(area)),
     "COUNTA": lambda *v: float(sum(value is not None for value in _flat(v))),
     "SUM": lambda *v: added(_numbers(*v)),
+    "SUMIFS": lambda area, *v: added(_numbers(*_kept(area, v))),
+    "COUNT": lambda *v: float(sum(isinstance(one, float | int) for one in _flat(v))),
     "MATCH": _found,
     "INDEX": _indexed,
     "CHAR": lambda code: chr(int(code)),

@@ -21,7 +21,7 @@ from xlperf.interop.software import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, VERDICT, column_validation
-from xlperf.workbook.front.formulas import Live, worded
+from xlperf.workbook.front.formulas import Live, looked_up, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, MUTED, NAVY, RULE, number_format
 
 CARD, TINT = "F4F6F8", "E8F1F8"
@@ -41,9 +41,9 @@ _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1, "B": 24.5, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
 _WITH_MONEY = ("Serve", "Train")
 """Front sheets with money and power below the answer."""
-_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 30.0, 30: 17.0, 31: 17.0}
+_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 30.0, 21: 20.0, 29: 20.0, 30: 17.0, 31: 17.0, 34: 20.0}
 """Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. The first row of the form is
-taller, and holds the sentence of three lines with the second. [pt]"""
+taller, and holds the sentence of three lines with the second; rows of headings leave a gap above. [pt]"""
 
 
 class _Look(NamedTuple):
@@ -356,7 +356,11 @@ class Page:
         named = {name: engine_named(cell) if name == "software" else cell for name, cell in results.items()}
         for row, own in enumerate(form_rows(kind), start=5):
             if isinstance(own, Entry) and own.beside:
-                words = unless_refused(worded(own.beside, named)) if "{" in own.beside else own.beside
+                words = own.beside
+                if "|" in words:
+                    words = f"={looked_up(words, self.entries[own.column], self.entries, self.live.columns)}"
+                elif "{" in words:
+                    words = unless_refused(worded(words, named))
                 self.put(f"D{row}", words, "chosen")
 
     def answer(self, formula: str) -> None:
@@ -393,7 +397,8 @@ class Page:
     def foot(self, numbers: str) -> None:
         """Below the form: the way to its numbers, on the sheet ``numbers``, and one verdict of all checks."""
         first, verdict, last = (last_row(self.sheet.title) - above for above in (2, 1, 0))
-        self.put(f"B{first}", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link")
+        words = "all numbers of this answer" if self.entries else "all numbers of the plans"
+        self.put(f"B{first}", f'=HYPERLINK("#\'{numbers}\'!A1","{words}")', "link")
         words = f'"scenario: "&{SCENARIO}&IF({SCENARIO}="base",", change it"," prices and bands")'
         self.put(f"B{last}", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link")
         self.in_colour(f"B{last}:D{last}", f'{SCENARIO}<>"base"', ORANGE)

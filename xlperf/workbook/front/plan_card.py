@@ -409,15 +409,15 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
     page.answer(f"=IF(AND(ISNUMBER({rate}),ISNUMBER({other})),{result},{wrong})")
     per = f'IF({kind}="training","s a step","ms a token")'
 
-    def held_against(name: str, code: str, unit: str = "") -> str:
-        return f'"A: "&TEXT({r[name][0]}*1,"{code}")&"{unit}"'
+    def held_against(name: str, code: str) -> str:
+        return f'"A: "&TEXT({r[name][0]}*1,"{code}")'
 
     page.tiles(
         (
             ("B over A, token/s", f"{other}/{rate}", '0.00"×"', '"per accelerator"'),
             ("B: token/s each", other, "#,##0", held_against("rate", "#,##0")),
             ("B: $ per M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00")),
-            ("B: time", r["time"][1], "#,##0.0", f"{held_against('time', '#,##0.0', ' ')}&{per}"),
+            (f'="B: "&{per}', r["time"][1], "#,##0.0", held_against("time", "#,##0.0")),
             ("B: memory (GiB)", r["memory"][1], "0.0", held_against("memory", "0.0")),
             ("B: energy (J a token)", r["energy"][1], "0.00", held_against("energy", "0.00")),
         )

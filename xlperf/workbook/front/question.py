@@ -38,7 +38,7 @@ def question_sheet(page: Page, question: Question) -> None:
     r = page.results(question.form, area)
     page.opening(question.form)
     columns = _numbers(page, question, area, r)
-    _table(page, question, columns)
+    _table(page, question, columns, r)
     _chart(page, question, columns)
     words = {place: [f'"{row["words"]}"' for row in rows] for place, rows in front_words(question.form).items()}
     if "trust" in r:
@@ -46,7 +46,9 @@ def question_sheet(page: Page, question: Question) -> None:
     else:
         page.how_sure('"A FORECAST"', words["sure"])
     # the sentence tells the reason of a refusal
-    notes = [f'{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note") if name != "reason"]
+    named = {"price_basis": '"Price: "&'}
+    notes = [f'{named.get(name, "")}{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note")
+             if name != "reason"]  # fmt: skip
     page.texts("Assumptions", [*notes, *words.get("assumed", ())], long=True)
 
 
@@ -92,13 +94,16 @@ def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) ->
     return places
 
 
-def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Column]]) -> None:
+def _table(
+    page: Page, question: Question, columns: Mapping[str, tuple[str, Column]], r: Mapping[str, str]
+) -> None:  # fmt: skip
     """The columns of the view ``front``: the first at the left, the others side by side up to the right edge; of a long
-    table every second row.
+    table every second row. The row whose first column equals the marked result is in colour.
     """
-    every = range(0, question.rows, ceil(question.rows / _ROWS))
+    stride = ceil(question.rows / _ROWS)
+    every = range(0, question.rows, stride)
     name, words = next(iter(question.tables.items()))
-    page.heading("M13", words, "R")
+    page.heading("M13", f"{words}, every second" if stride > 1 else words, "R")
     shown = shown_columns(question.table(name), "front")
     for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
         place, column = columns[own]
@@ -110,7 +115,10 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         for row, of in enumerate(every, start=_SHOWN):
             look, last = ("cell left shrunk", f"{until}{row}") if column.is_text else ("cell", "")
             page.put(f"{letter}{row}", f'=IFERROR({page.source}{place}{_FIRST + of},"")', look, code, last)
-    page.ruled(f"M{_SHOWN}:R{_SHOWN + len(every) - 1}", f'$M{_SHOWN}<>""')
+    area = f"M{_SHOWN}:R{_SHOWN + len(every) - 1}"
+    if question.marked:  # before the rule: programs take the first that is true
+        page.in_colour(area, f'AND($M{_SHOWN}<>"",$M{_SHOWN}={r[question.marked]})', BLUE)
+    page.ruled(area, f'$M{_SHOWN}<>""')
 
 
 _ALONE = "MNOPQ"
@@ -147,8 +155,11 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     words = f"{', '.join(column.words for _, column in own)} against {across.words}"
     page.heading("F13", question.chart_words or _title(words), "K")
     rows, up = (_FIRST - 1, _FIRST - 1 + question.rows), own[0][1]
+    if kind in ("bars", "stacked"):
+        x, *spread = _spread(page, question, [x, *(letter for letter, _ in own)])
+        drawn_in = " ".join(spread)
     if kind != "line":
-        letters = " ".join(letter for letter, _ in own)
+        letters = drawn_in if kind != "lying" else " ".join(letter for letter, _ in own)
         stacked, colours = kind == "stacked", _COLOURS[: len(own)]
         form = aligned_format(up, _values(page, own[0][0], question))
         lying = kind == "lying"
@@ -169,6 +180,26 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     for number, (letter, _) in enumerate(own if len(own) > 1 else ()):
         _legend(page, number, f"{page.source}{letter}{_FIRST - 1}")
     page.place(chart, f"F{16 if len(own) > 1 else 14}:K27", *axes, plot)
+
+
+def _spread(page: Page, question: Question, letters: Sequence[str]) -> list[str]:
+    """Columns of the table for bars: where it has fewer rows than places, its bars stand evenly over all the places.
+
+    Returns the letters of the copies, beside the table.
+    """
+    first, last = _FIRST, _FIRST + question.rows - 1
+    start = 6 + len(table_schema(question.table(next(iter(question.tables)))).columns)
+    places = [get_column_letter(start + number) for number in range(len(letters) + 1)]
+    count = f"COUNT(${letters[1]}${first}:${letters[1]}${last})"
+    page.row(places[:1], first - 1, ("row",))
+    page.row(places[1:], first - 1, [f"={letter}{first - 1}" for letter in letters])
+    for row in range(first, last + 1):
+        step, at = f"MAX(INT({question.rows - 1}/MAX({count}-1,1)),1)", row - first
+        page.calc(f"{places[0]}{row}", f"=IF(INT({at}/{step})*{step}={at},INT({at}/{step})+1,{question.rows + 1})")
+        for place, letter in zip(places[1:], letters, strict=True):
+            blank = '""' if letter == letters[0] else "NA()"
+            page.calc(f"{place}{row}", f"=IFERROR(INDEX(${letter}${first}:${letter}${last},${places[0]}{row}),{blank})")
+    return places[1:]
 
 
 def _legend(page: Page, number: int, name: str) -> None:
@@ -269,14 +300,22 @@ def _section(sheet: Any, row: int, words: str) -> int:
     return row + 1
 
 
+_SENTENCE = 22
+"""Letters from which on a text takes the columns beside it too. [-]"""
+
+
 def _line(sheet: Any, row: int, column: Column, live: Live, formula: str, code: str) -> None:
     put(sheet[f"A{row}"], column.header.partition(" (")[0], "xlperf key")
     shown = live.styled(sheet[f"B{row}"], formula, "xlperf computed", code)
-    sheet[f"B{row}"].alignment = Alignment(horizontal="right", vertical="center", wrap_text=True)
     put(sheet[f"C{row}"], "" if column.unit == "-" else column.unit, "xlperf computed", wrapped=False)
     put(sheet[f"D{row}"], None, "xlperf computed")
     put(sheet[f"E{row}"], column.meaning, "xlperf reason", wrapped=True)
-    lines = max(lines_of(column.meaning, 122.0), lines_of(shown, 24.0) if isinstance(shown, str) else 1)
+    sentence = isinstance(shown, str) and len(shown) > _SENTENCE
+    if sentence:  # over the unit and the band, which a text has not
+        sheet.merge_cells(f"B{row}:D{row}")
+    place = "left" if sentence else "right"
+    sheet[f"B{row}"].alignment = Alignment(horizontal=place, vertical="center", wrap_text=True)
+    lines = max(lines_of(column.meaning, 110.0), lines_of(shown, 54.0) if sentence else 1)
     sheet.row_dimensions[row].height = 4.0 + 11.0 * lines
 
 
@@ -307,7 +346,7 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
     end = _reference_table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
     column_widths(sheet, 38, 74, 52, 58, 10, 3, 24, 20, 8, 22, 14)
     sheet.freeze_panes = f"B{_FUNCTIONS_TOP + 1}"
-    page_setup(sheet, _FUNCTIONS_TOP, area=f"A{_FUNCTIONS_TOP}:E{end - 1}", pages_high=5, key_columns="A:A")
+    page_setup(sheet, _FUNCTIONS_TOP, area=f"A{_FUNCTIONS_TOP}:E{end - 1}", heading="Functions")
     return sheet
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
+from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
@@ -103,8 +104,7 @@ def _listed(
     titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE}
     first, second = {"right": ("E", "F"), "beside": ("G", "")}.get(group.place, ("B", "C"))
     put(start[f"{first}{top}"], group.words, "xlperf heading")
-    if group.place == "top":
-        start.row_dimensions[top].height = 20
+    start.row_dimensions[top].height = 20 if group.place == "top" else _HEADING
     for row, name in enumerate(names, start=top + 1):
         start.parent[name].sheet_properties.tabColor = group.colour
         link(start[f"{first}{row}"], name, titles.get(name, name[0].upper() + name[1:]))
@@ -123,6 +123,8 @@ def _listed(
 
 STEPS_TOP, CARD_TOP, LEGEND_TOP, CHOICES_TOP = LIST_END, LIST_END + 13, LIST_END + 36, LIST_END + 44
 """Rows of the parts of the sheet below the list. [-]"""
+_HEADING = 26.0
+"""Height of a row with a heading below a list. [pt]"""
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
@@ -146,9 +148,10 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    column_widths(sheet, 2, 30, 36, 3, 44, 45, 28, 12, 12, 12)
+    column_widths(sheet, 2, 30, 36, 3, 44, 45, 32, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
+    sheet.row_dimensions[STEPS_TOP].height = _HEADING
     # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
     for number, words in enumerate(texts("steps" if examples else "steps of an empty workbook"), start=1):
         _wide(sheet, STEPS_TOP + number, f"{number}.  {words}", 15)
@@ -167,7 +170,8 @@ def front_sheet(
     _legend(sheet, LEGEND_TOP)
     _choices(workbook, sheet, tables, CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1, landscape=False)
+    page_setup(sheet, area=f"A1:G{LEGEND_TOP - 1}")
+    sheet.row_breaks.append(Break(id=STEPS_TOP - 1))
     return sheet
 
 
@@ -228,10 +232,17 @@ def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, exa
     for row, name in enumerate(CARD_RESULTS[kind][:-1], start=top + 1):
         column = results_of(kind).by_name[name]
         _shrunk(put(sheet[f"{left}{row}"], column.header, "xlperf key"))
+        if len(column.header) > _LONG_NAME and kind == "training":
+            sheet[f"{left}{row}"].alignment = Alignment(horizontal="left", vertical="center", wrap_text=True)
+            sheet.row_dimensions[row].height = 26
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
         live.styled(answer, f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")', number=shown)
         _left(answer)
+
+
+_LONG_NAME = 34
+"""Letters from which on a name takes two lines of its card. [-]"""
 
 
 def _shrunk(cell: Any) -> None:

@@ -258,7 +258,7 @@ def summary_sheet(sheet: Worksheet, report: data.Report) -> None:
     row = finding_rows(sheet, other_findings(report), heading(sheet, row, "What else to know"), _LAST, _ACROSS) + 1
     blocks.append((other, row - 1))
     shown = [(group, pairs) for group in report.groups if len(pairs := _pairs(group))]
-    heights = [max(5.0, 3.2 + 0.36 * min(len(pairs), _BARS)) for _, pairs in shown]
+    heights = [max(5.0, 3.0 + 0.33 * min(len(pairs), _BARS)) for _, pairs in shown]
     charts = [row + sum(map(chart_rows, heights[:place])) for place in range(len(shown) + 1)]
     even_rows(sheet, row, charts[-1])
     blocks += [(first, end - 1) for first, end in pairwise(charts)]
