@@ -182,6 +182,8 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
     """
     top, bottom = array(numerator), array(denominator)
     zero = bottom == 0
+    if not some(zero):
+        return np.asarray(top / bottom)
     quotient = np.asarray(top / np.where(zero, 1.0, bottom))
     return np.asarray(np.where(zero & ~np.isnan(top), where_zero, quotient), dtype=np.float64)
 

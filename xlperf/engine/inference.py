@@ -386,8 +386,8 @@ def _step_notes(
         return []
     # Distinct rows are evaluated once.
     batch = np.maximum(np.round(results["running_batch"]), 1.0)
-    same = served.setting.deployment.take(of).alike
-    first, which = distinct_rows(same, *(each[of] for each in (batch, named.models, named.accelerators)), software)
+    same = served.setting.deployment.alike
+    first, which = distinct_rows(*(each[of] for each in (same, batch, named.models, named.accelerators)), software)
     again, columns = of[first], {"software": software[first]}
     older, _ = _served(plans.take(again).with_columns(columns), catalog, named.take(again), code)
     before = _step_times(older, batch[again])[which]

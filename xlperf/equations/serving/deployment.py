@@ -34,6 +34,13 @@ _MANY = 256  # rows from which packed arrays select rows faster [-]
 _SLOTS_IN_TURN = 3.0  # most state slots per request with a prefix cache but no overlap buffers (SGLang: no_buffer) [-]
 
 
+def _is_whole(rows: Rows, number: int) -> bool:
+    """Whether rows are all of a number of rows, in their order."""
+    if isinstance(rows, slice):
+        return rows == slice(0, number)
+    return len(rows) == number and not (rows != np.arange(number)).any()
+
+
 class _Packed:
     """Float arrays (rows,) or (rows, columns) packed into one matrix, which selects their rows in one call."""
 
@@ -165,8 +172,12 @@ class Deployment:
 
     def take(self, rows: Rows) -> Deployment:
         """Select rows, possibly several times."""
-        if isinstance(rows, slice) or len(rows) < _MANY:
+        if _is_whole(rows, len(self.plan)):
+            return self
+        if isinstance(rows, slice):
             return self._with_arrays([values[rows] if values.ndim else values for values in self._arrays])
+        if len(rows) < _MANY:
+            return self._with_arrays([values.take(rows, 0) if values.ndim else values for values in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
     @derived
@@ -186,6 +197,8 @@ class Deployment:
     @derived
     def alike(self) -> np.ndarray:
         """First row with the same replica, whatever its batch, number and targets, (rows,)."""
+        if len(self.plan) == 1:
+            return np.zeros(1, dtype=np.int64)
         same = dict.fromkeys(set(_OF_DEMAND) & set(self.plan.numbers), np.zeros(len(self.plan)))
         matrix = replace(self, plan=self.plan.replaced(**same))._packed.matrix
         matrix = matrix[(matrix != matrix[:, :1]).any(axis=1)]
