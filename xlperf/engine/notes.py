@@ -199,8 +199,8 @@ def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:
     """Notes on names in another spelling than the catalog's, one per column at most."""
     notes = []
-    for column in plans.schema.columns:
-        exact_names = catalog.taken(column.reference) if column.kind == "reference" and column.name in plans else {}
+    for column in plans.schema.references:
+        exact_names = catalog.taken(column.reference) if column.name in plans else {}
         if exact_names:
             names = plans.text(column.name)
             exact = np.array([exact_names.get(name, "") for name in names.tolist()], dtype=object)

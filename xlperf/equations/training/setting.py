@@ -480,6 +480,7 @@ NOT_OF_KERNELS = frozenset(
 )
 """Columns that kernels of a micro-batch do not depend on, but for recomputation, regathering and sums of gradients."""
 _FEW_PLANS, _MOST_DISTINCT = 64, 0.5
+_SAMPLE, _MOST_IN_SAMPLE = 512, 0.95  # first plans that tell quickly whether most sets of kernels differ
 Constants = Mapping[str, Mapping[str, Array]]
 
 
@@ -543,7 +544,10 @@ class Setting:
         if some(plan.adds_separately):  # to the gradients of the rank or of its shard
             shards = plan.zero_shards, plan.expert_zero_shards
             columns += [np.where(plan.sums_shards, ranks, 1.0) for ranks in shards]
-        first, which = distinct_rows(self.alike, plan.regathers, plan.recompute_codes, *columns)
+        columns = [self.alike, plan.regathers, plan.recompute_codes, *columns]
+        if len(distinct_rows(*(values[:_SAMPLE] for values in columns))[0]) > _MOST_IN_SAMPLE * min(_SAMPLE, rows):
+            return None
+        first, which = distinct_rows(*columns)
         if len(first) > _MOST_DISTINCT * rows:
             return None
 
