@@ -237,6 +237,8 @@ def side_by_side(*values: Numeric) -> Array:
     """Values on a new last axis, broadcast against each other."""
     arrays = [array(value) for value in values]
     shapes = {value.shape for value in arrays}
+    if shapes == {(1,)}:
+        return np.concatenate(arrays)[None]
     if shapes <= _ONE_ROW:
         row = np.array([value.item() for value in arrays])
         return row[None] if (1,) in shapes else row
@@ -376,7 +378,10 @@ def power(base: Numeric, exponent: Numeric) -> Array:
     >>> power([4.0, 0.0, 3.0], [0.5, 0.0, 1.0]).tolist()
     [2.0, 1.0, 3.0]
     """
-    of, by = np.broadcast_arrays(array(base), array(exponent))
+    of, by = array(base), array(exponent)
+    by = by if by.ndim else np.full(of.shape, by)
+    if of.shape != by.shape:
+        of, by = np.broadcast_arrays(of, by)
     if of.size <= _FEW:
         pairs = list(zip(of.ravel().tolist(), by.ravel().tolist(), strict=True))
         if all(_TINY <= root < math.inf and abs(by) < _LARGEST for root, by in pairs):

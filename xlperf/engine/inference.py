@@ -371,7 +371,8 @@ def _step_notes(
     Plans of one static batch have none: they are about kernels, and a second evaluation would double their time.
     """
     loaded = open_rows & (plans.filled("mode") != "static") & (results["running_batch"] > 0.0)
-    rows = np.setdiff1d(np.flatnonzero(loaded), served.split).tolist()
+    loaded[served.split] = False
+    rows = np.flatnonzero(loaded).tolist()
     names, machines = plans.filled("software"), catalog.tables["accelerators"]
     keys = list(zip(names.tolist(), named.accelerators.tolist(), strict=True))
     # Names of earlier releases that run on the accelerator, the latest first, and the release that each precedes.

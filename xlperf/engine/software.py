@@ -82,7 +82,7 @@ def with_formats(plans: Table, catalog: Catalog, named: Named) -> Table:
     """
     stated = plans.filled("precision")
     blocks = _blocks_of_published(plans, catalog, named, stated)
-    rows = np.flatnonzero(np.isin(stated, (AUTO, "mxfp4")))
+    rows = np.flatnonzero(_any_of(stated, (AUTO, "mxfp4")))
     if not len(rows):
         return _with_blocks(plans, stated, blocks) if blocks.any() or "precision" not in plans else plans
     return _resolved(_with_blocks(plans, stated, blocks), rows, catalog, named)
@@ -394,18 +394,18 @@ class _Plans:
         if not settings or not self._searched.isdisjoint(default.conditions):
             return
         rows = self.holding(default, rows)
-        for name, value in settings.items() if rows.any() else ():
+        for name, value in settings.items() if some(rows) else ():
             column = self.table.schema.by_name[name]
             values, blank = self._stated(column)
             filled = rows & blank
-            if filled.any():
+            if some(filled):
                 given = self._replica_batch() if value == REPLICA else _value(column, value)
                 self.table = self.table.with_columns({name: np.where(filled, given, values)})
 
     def holding(self, default: Default, rows: np.ndarray) -> np.ndarray:
         """Rows, of some, in which all conditions of a default hold."""
         for name, words in default.conditions.items():
-            if rows.any():
+            if some(rows):
                 rows = rows & self._holds(name, words)
         return rows
 

@@ -380,10 +380,9 @@ def _layer_embeddings(model: Model, tensor_parallel: Array) -> Array | float:
     return ceil_div(model.vocab_size, tensor_parallel) * model.num_layers * model.per_layer_size
 
 
-def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
+def rank_parameters(shard: Shard, plan: TrainingPlan) -> RankParameters:
     """Parameters of each block on one rank, before sharding over replicas."""
-    tensor, hidden = plan.tensor_parallel, model.hidden_size
-    shard = Shard(model, tensor, plan.expert_tensor_parallel)
+    model, tensor, hidden = shard.model, plan.tensor_parallel, shard.model.hidden_size
     # norms, biases and routers, whole on every rank; vocabulary split over tensor ranks
     small, router = layer_small_parameters(model), weights(ROUTER, shard)
     table, none = ceil_div(model.vocab_size, tensor) * hidden, np.zeros(tensor.shape)
@@ -580,7 +579,7 @@ class Setting:
     @derived
     def parameters(self) -> RankParameters:
         """Parameters of each block on one rank. [-]"""
-        return rank_parameters(self.model, self.plan)
+        return rank_parameters(self.shard, self.plan)
 
     @derived
     def fullest(self) -> StageParameters:
