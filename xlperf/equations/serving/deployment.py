@@ -34,13 +34,6 @@ _MANY = 256  # rows from which packed arrays select rows faster [-]
 _SLOTS_IN_TURN = 3.0  # most state slots per request with a prefix cache but no overlap buffers (SGLang: no_buffer) [-]
 
 
-def _is_whole(rows: Rows, number: int) -> bool:
-    """Whether rows are all of a number of rows, in their order."""
-    if isinstance(rows, slice):
-        return rows == slice(0, number)
-    return len(rows) == number and not (rows != np.arange(number)).any()
-
-
 class _Packed:
     """Float arrays (rows,) or (rows, columns) packed into one matrix, which selects their rows in one call."""
 
@@ -172,12 +165,11 @@ class Deployment:
 
     def take(self, rows: Rows) -> Deployment:
         """Select rows, possibly several times."""
-        if _is_whole(rows, len(self.plan)):
-            return self
         if isinstance(rows, slice):
-            return self._with_arrays([values[rows] if values.ndim else values for values in self._arrays])
+            whole = rows == slice(0, len(self.plan))
+            return self if whole else self._with_arrays([each[rows] if each.ndim else each for each in self._arrays])
         if len(rows) < _MANY:
-            return self._with_arrays([values.take(rows, 0) if values.ndim else values for values in self._arrays])
+            return self._with_arrays([each.take(rows, 0) if each.ndim else each for each in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
     @derived

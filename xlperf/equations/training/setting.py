@@ -478,8 +478,7 @@ NOT_OF_KERNELS = frozenset(
     " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
 """Columns that kernels of a micro-batch do not depend on, but for recomputation, regathering and sums of gradients."""
-_FEW_PLANS, _MOST_DISTINCT = 64, 0.5
-_SAMPLE, _MOST_IN_SAMPLE = 512, 0.95  # first plans that tell quickly whether most sets of kernels differ
+_FEW_PLANS, _MOST_DISTINCT, _SAMPLE, _MOST_IN_SAMPLE = 64, 0.5, 512, 0.95
 Constants = Mapping[str, Mapping[str, Array]]
 
 
@@ -539,16 +538,15 @@ class Setting:
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:
             return None
-        columns = [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
+        columns = [self.alike, plan.regathers, plan.recompute_codes]
+        columns += [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
         if some(plan.adds_separately):  # to the gradients of the rank or of its shard
             shards = plan.zero_shards, plan.expert_zero_shards
             columns += [np.where(plan.sums_shards, ranks, 1.0) for ranks in shards]
-        columns = [self.alike, plan.regathers, plan.recompute_codes, *columns]
-        if len(distinct_rows(*(values[:_SAMPLE] for values in columns))[0]) > _MOST_IN_SAMPLE * min(_SAMPLE, rows):
-            return None
-        first, which = distinct_rows(*columns)
-        if len(first) > _MOST_DISTINCT * rows:
-            return None
+        for number, most in ((_SAMPLE, _MOST_IN_SAMPLE), (rows, _MOST_DISTINCT)):  # a sample tells quickly
+            first, which = distinct_rows(*(values[:number] for values in columns))
+            if len(first) > most * len(which):
+                return None
 
         def selected(values: Array) -> Array:
             return values[first] if values.ndim and len(values) == rows else values
