@@ -538,7 +538,7 @@ class Setting:
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:
             return None
-        columns = [self.alike, plan.regathers, plan.recompute_codes]
+        columns = [self.alike, plan.regathers & plan.quantized, plan.recompute_codes]  # casts of gathered weights
         columns += [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
         if some(plan.adds_separately):  # to the gradients of the rank or of its shard
             shards = plan.zero_shards, plan.expert_zero_shards
