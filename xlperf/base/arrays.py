@@ -138,16 +138,26 @@ def mapped(look_up: Callable[[Any], Any], column: npt.NDArray[Any], dtype: npt.D
     return np.array(list(map(look_up, column.tolist())), dtype=dtype)
 
 
-def taken(column: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows of a column by number or mask; a repeated column stays one.
+def taken(column: npt.NDArray[Any], rows: npt.NDArray[Any] | slice) -> npt.NDArray[Any]:
+    """Rows of a column by number, mask or slice, then a view; a repeated column stays one.
 
     >>> taken(np.array([4.0]), np.zeros(2, dtype=int)).tolist()
     [4.0, 4.0]
     """
-    if not (is_repeated(column) or (len(column) == 1 and len(rows) >= _FEW_ROWS)):
+    if isinstance(rows, slice) or not (is_repeated(column) or (len(column) == 1 and len(rows) >= _FEW_ROWS)):
         return np.asarray(column[rows])
     number = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
     return np.broadcast_to(column[:1] if number else column[:0], number)
+
+
+def in_sequence(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | slice:
+    """Consecutive numbers of rows as a slice, others unchanged.
+
+    >>> in_sequence(np.array([2, 3, 4])), in_sequence(np.array([2, 4])).tolist()
+    (slice(2, 5, None), [2, 4])
+    """
+    consecutive = len(rows) and not np.count_nonzero(rows[1:] - rows[:-1] != 1)
+    return slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows
 
 
 def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0) -> npt.NDArray[Any]:
@@ -182,6 +192,8 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
     """
     top, bottom = array(numerator), array(denominator)
     zero = bottom == 0
+    if not some(zero):
+        return np.asarray(top / bottom)
     quotient = np.asarray(top / np.where(zero, 1.0, bottom))
     return np.asarray(np.where(zero & ~np.isnan(top), where_zero, quotient), dtype=np.float64)
 
@@ -225,6 +237,8 @@ def side_by_side(*values: Numeric) -> Array:
     """Values on a new last axis, broadcast against each other."""
     arrays = [array(value) for value in values]
     shapes = {value.shape for value in arrays}
+    if shapes == {(1,)}:
+        return np.concatenate(arrays)[None]
     if shapes <= _ONE_ROW:
         row = np.array([value.item() for value in arrays])
         return row[None] if (1,) in shapes else row
@@ -364,7 +378,10 @@ def power(base: Numeric, exponent: Numeric) -> Array:
     >>> power([4.0, 0.0, 3.0], [0.5, 0.0, 1.0]).tolist()
     [2.0, 1.0, 3.0]
     """
-    of, by = np.broadcast_arrays(array(base), array(exponent))
+    of, by = array(base), array(exponent)
+    by = by if by.ndim else np.full(of.shape, by)
+    if of.shape != by.shape:
+        of, by = np.broadcast_arrays(of, by)
     if of.size <= _FEW:
         pairs = list(zip(of.ravel().tolist(), by.ravel().tolist(), strict=True))
         if all(_TINY <= root < math.inf and abs(by) < _LARGEST for root, by in pairs):

@@ -72,7 +72,7 @@ class Names:
 
 def references(table: Table) -> list[Column]:
     """Columns of a table that name rows of other tables."""
-    return [column for column in table.schema.columns if column.kind == "reference" and column.name in table]
+    return [column for column in table.schema.references if column.name in table]
 
 
 def without_orphans(

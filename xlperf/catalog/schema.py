@@ -201,10 +201,13 @@ class TableSchema:
     by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
     key: Column = field(init=False, repr=False, compare=False)
     """First column."""
+    references: tuple[Column, ...] = field(init=False, repr=False, compare=False)
+    """Columns that name rows of other tables."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {column.name: column for column in (*self.columns, *self.measured)})
         object.__setattr__(self, "key", self.columns[0])
+        object.__setattr__(self, "references", tuple(column for column in self.columns if column.kind == "reference"))
 
 
 @cache

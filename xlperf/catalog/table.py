@@ -224,10 +224,11 @@ class Table:
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
-        index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
+        index = np.arange(len(self))[rows]
+        chosen = rows if isinstance(rows, slice) else index
         return Table(
             self.kind,
-            {name: taken(values, index) for name, values in self.columns.items()},
+            {name: taken(values, chosen) for name, values in self.columns.items()},
             partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
             {name: values[index] for name, values in self.own.items()},

@@ -371,7 +371,8 @@ def _step_notes(
     Plans of one static batch have none: they are about kernels, and a second evaluation would double their time.
     """
     loaded = open_rows & (plans.filled("mode") != "static") & (results["running_batch"] > 0.0)
-    rows = np.setdiff1d(np.flatnonzero(loaded), served.split).tolist()
+    loaded[served.split] = False
+    rows = np.flatnonzero(loaded).tolist()
     names, machines = plans.filled("software"), catalog.tables["accelerators"]
     keys = list(zip(names.tolist(), named.accelerators.tolist(), strict=True))
     # Names of earlier releases that run on the accelerator, the latest first, and the release that each precedes.
@@ -386,8 +387,8 @@ def _step_notes(
         return []
     # Distinct rows are evaluated once.
     batch = np.maximum(np.round(results["running_batch"]), 1.0)
-    same = served.setting.deployment.take(of).alike
-    first, which = distinct_rows(same, *(each[of] for each in (batch, named.models, named.accelerators)), software)
+    same = served.setting.deployment.alike
+    first, which = distinct_rows(*(each[of] for each in (same, batch, named.models, named.accelerators)), software)
     again, columns = of[first], {"software": software[first]}
     older, _ = _served(plans.take(again).with_columns(columns), catalog, named.take(again), code)
     before = _step_times(older, batch[again])[which]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, known_or, mapped, repeated, rows_of, side_by_side, some, taken
+from xlperf.base.arrays import Array, in_sequence, known_or, mapped, repeated, rows_of, side_by_side, some, taken
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
@@ -173,7 +173,7 @@ class Named(NamedTuple):
     accelerators: np.ndarray
     networks: np.ndarray
 
-    def take(self, rows: np.ndarray) -> Named:
+    def take(self, rows: np.ndarray | slice) -> Named:
         """Select rows."""
         return Named(*(taken(values, rows) for values in self))
 
@@ -454,7 +454,7 @@ def in_batches(
     results: Results = {}
     for code, group in groups:
         for start in range(0, len(group), BATCH):
-            rows = group[start : start + BATCH]
+            rows = in_sequence(group[start : start + BATCH])
             for name, values in evaluate(plans.take(rows), named.take(rows), code).items():
                 if name not in results:
                     results[name] = np.empty(len(plans), dtype=values.dtype)

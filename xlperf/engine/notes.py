@@ -199,8 +199,8 @@ def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:
     """Notes on names in another spelling than the catalog's, one per column at most."""
     notes = []
-    for column in plans.schema.columns:
-        exact_names = catalog.taken(column.reference) if column.kind == "reference" and column.name in plans else {}
+    for column in plans.schema.references:
+        exact_names = catalog.taken(column.reference) if column.name in plans else {}
         if exact_names:
             names = plans.text(column.name)
             exact = np.array([exact_names.get(name, "") for name in names.tolist()], dtype=object)
@@ -272,6 +272,8 @@ def _named(parts: Array, cases: list[tuple[int, np.ndarray, str]], lacking: np.n
 
 def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking: np.ndarray) -> list[Remark]:
     """Weights that leave no room, or else the larger of cache, activations and memory that the engine sets aside."""
+    if not some(lacking):
+        return []
     room = np.minimum(results["memory_usable"], results["memory_capacity"])
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
     beside = cache + results["memory_activations"]
@@ -301,6 +303,8 @@ def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking:
 
 def training_remedies(plan: TrainingPlan, results: Mapping[str, Array], lacking: np.ndarray) -> list[Remark]:
     """The largest of weights, gradients, optimizer state, saved activations, and what the loss and one layer add."""
+    if not some(lacking):
+        return []
     saved = results["memory_layer_activations"]
     names = ("weights", "gradients", "optimizer")
     parts = np.stack([*(results[f"memory_{name}"] for name in names), saved, results["memory_activations"] - saved])

@@ -82,7 +82,7 @@ def with_formats(plans: Table, catalog: Catalog, named: Named) -> Table:
     """
     stated = plans.filled("precision")
     blocks = _blocks_of_published(plans, catalog, named, stated)
-    rows = np.flatnonzero(np.isin(stated, (AUTO, "mxfp4")))
+    rows = np.flatnonzero(_any_of(stated, (AUTO, "mxfp4")))
     if not len(rows):
         return _with_blocks(plans, stated, blocks) if blocks.any() or "precision" not in plans else plans
     return _resolved(_with_blocks(plans, stated, blocks), rows, catalog, named)
@@ -262,12 +262,17 @@ def _read(name: str) -> Callable[[_Plan, Model], Any]:
     return (lambda plan, model: of_model(model)) if name.startswith("model.") else lambda plan, model: of_model(plan)
 
 
-def _evaluated(subject: Quantity, plan: _Plan, model: Model) -> Array:
-    """A quantity of plans, evaluated from left to right, (rows,)."""
-    result = array(_read(subject[0][1])(plan, model))
-    for sign, name in subject[1:]:
-        result = _OPERATORS[sign](result, array(_read(name)(plan, model)))
-    return result
+def _evaluated(subject: Quantity) -> Callable[[_Plan, Model], Array]:
+    """Function that evaluates a quantity of plans from left to right, (rows,)."""
+    (_, first), *others = [(_OPERATORS[sign], _read(name)) for sign, name in subject]
+
+    def evaluated(plan: _Plan, model: Model) -> Array:
+        result = array(first(plan, model))
+        for operate, read in others:
+            result = operate(result, array(read(plan, model)))
+        return result
+
+    return evaluated
 
 
 def _codes(kind: str, name: str, words: str) -> list[float]:
@@ -283,13 +288,18 @@ def _operand(kind: str, condition: Condition) -> Quantity:
     return (("+", str(_codes(kind, name, condition.other)[0])),) if chosen else quantity(condition.other)
 
 
-def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
-    """Plans that meet a condition, which several rules may share."""
-    known: dict[Condition, Mask] = plan.conditions
-    met = known.get(condition)
-    if met is None:
-        operand = _evaluated(_operand(kind, condition), plan, model)
-        met = known[condition] = _SIGNS[condition.sign](_evaluated(condition.subject, plan, model), operand)
+@cache
+def _met(kind: str, condition: Condition) -> Callable[[_Plan, Model], Mask]:
+    """Function that tells which plans meet a condition, which several rules may share."""
+    subject, operand = _evaluated(condition.subject), _evaluated(_operand(kind, condition))
+    compare = _SIGNS[condition.sign]
+
+    def met(plan: _Plan, model: Model) -> Mask:
+        known: dict[object, Mask] = plan.conditions
+        if met not in known:
+            known[met] = compare(subject(plan, model), operand(plan, model))
+        return known[met]
+
     return met
 
 
@@ -301,29 +311,40 @@ def _has_words(name: str, words: str, plan: _Plan) -> Mask:
     return mapped(known.__getitem__, stated, np.bool_)
 
 
-def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
-    """Plans that break a rule, (rows,); ``whole`` reads every column even if the conditions exclude all plans."""
-    concerned: Mask = np.asarray(True)
-    for condition in rule.when:
-        concerned = concerned & _meets(kind, condition, plan, model)
-        if not (whole or some(concerned)):
-            return np.asarray(concerned)
-    name = rule.subject[0][1]
+def _broken(kind: str, rule: StackRule, whole: bool) -> Callable[[_Plan, Model], Mask]:
+    """Function that tells which plans break a rule; ``whole`` reads every column even if conditions exclude all."""
+    conditions, refused = [_met(kind, condition) for condition in rule.when], _refuses(kind, rule)
+
+    def broken(plan: _Plan, model: Model) -> Mask:
+        concerned: Mask = np.asarray(True)
+        for met in conditions:
+            concerned = concerned & met(plan, model)
+            if not (whole or some(concerned)):
+                return concerned
+        return np.asarray(concerned & refused(plan, model))
+
+    return broken
+
+
+def _refuses(kind: str, rule: StackRule) -> Callable[[_Plan, Model], Mask]:
+    """Function that tells which plans a rule refuses if its conditions hold."""
+    subject, name = _evaluated(rule.subject), rule.subject[0][1]
     if rule.rule == "blank":
-        return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))
+        return lambda plan, model: np.isfinite(subject(plan, model))
     if rule.rule in NUMBERS:
-        value, operand = _evaluated(rule.subject, plan, model), _evaluated(quantity(rule.operand), plan, model)
-        known = np.isfinite(value) & np.isfinite(operand)
-        return np.asarray(concerned & known & ~_SIGNS[rule.rule](value, operand))
-    declared = column(kind, name)
+        operand_of, compare = _evaluated(quantity(rule.operand)), _SIGNS[rule.rule]
+
+        def unequal(plan: _Plan, model: Model) -> Mask:
+            value, operand = subject(plan, model), operand_of(plan, model)
+            return np.asarray(np.isfinite(value) & np.isfinite(operand) & ~compare(value, operand))
+
+        return unequal
+    declared, refused = column(kind, name), rule.rule == "none_of"
     if declared.kind == "text":
-        among, unknown = _has_words(name, rule.operand, plan), plan.words(name) == ""
-    else:
-        numbers = declared.kind == "number"
-        listed = [float(word) for word in rule.operand.split()] if numbers else _codes(kind, name, rule.operand)
-        value = getattr(plan, name)
-        among, unknown = np.isin(value, listed), np.isnan(value)
-    return np.asarray(concerned & ~unknown & (among if rule.rule == "none_of" else ~among))
+        return lambda plan, _: (plan.words(name) != "") & (_has_words(name, rule.operand, plan) == refused)
+    is_number = declared.kind == "number"
+    listed = [float(word) for word in rule.operand.split()] if is_number else _codes(kind, name, rule.operand)
+    return lambda plan, _: ~np.isnan(getattr(plan, name)) & (_any_of(getattr(plan, name), listed) == refused)
 
 
 @cache
@@ -331,15 +352,13 @@ def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...
     """Rules of a stack as rules of plans; ``whole``: rules read all columns that they name, for open plans."""
 
     def of(rule: StackRule) -> Rule[Any]:
-        sentence = f"{STACKS[stack].title} refuses this: {rule.says}"
+        sentence, breaks = f"{STACKS[stack].title} refuses this: {rule.says}", _broken(kind, rule, whole)
 
         def broken(plan: Any, model: Model) -> Mask:
-            if not whole:  # inside :func:`refusals`
-                return _breaks(kind, rule, plan, model, whole)
             with np.errstate(all="ignore"):
-                return _breaks(kind, rule, plan, model, whole)
+                return breaks(plan, model)
 
-        return Rule(broken, sentence)
+        return Rule(broken if whole else breaks, sentence)  # refusals() ignores errors itself
 
     return tuple(map(of, rules_of_stack(kind, stack)))
 
@@ -375,18 +394,18 @@ class _Plans:
         if not settings or not self._searched.isdisjoint(default.conditions):
             return
         rows = self.holding(default, rows)
-        for name, value in settings.items() if rows.any() else ():
+        for name, value in settings.items() if some(rows) else ():
             column = self.table.schema.by_name[name]
             values, blank = self._stated(column)
             filled = rows & blank
-            if filled.any():
+            if some(filled):
                 given = self._replica_batch() if value == REPLICA else _value(column, value)
                 self.table = self.table.with_columns({name: np.where(filled, given, values)})
 
     def holding(self, default: Default, rows: np.ndarray) -> np.ndarray:
         """Rows, of some, in which all conditions of a default hold."""
         for name, words in default.conditions.items():
-            if rows.any():
+            if some(rows):
                 rows = rows & self._holds(name, words)
         return rows
 

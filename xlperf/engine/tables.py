@@ -56,10 +56,11 @@ def evaluate(
         blocks.append(block_of(block, catalog, results))
         if progress is not None:
             progress(len(block))
+    measured = {name.removeprefix(MEASURED) for name in plans.columns if name.startswith(MEASURED)}
     columns: dict[str, np.ndarray] = {}
     for name in [column.name for column in schema.columns if results is None or column.name in blocks[0]]:
         columns[name] = blocks[0][name] if len(blocks) == 1 else np.concatenate([block[name] for block in blocks])
-        if MEASURED + name in plans:
+        if name in measured:
             columns[ERROR + name] = columns[name] / plans[MEASURED + name] - 1.0
     table = Table(schema.name, columns, plans.place)
     return table if results is None else _explained(table, results, lambda: evaluate(plans, catalog))

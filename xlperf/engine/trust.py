@@ -296,7 +296,8 @@ def trust(
         np.array([getattr(pair, end) for pair in pairs]).reshape(-1, len(RANGES)).T[:, codes] for end in ("low", "high")
     )
     with np.errstate(all="ignore"):
-        beyond = np.nan_to_num(log2(np.maximum(np.maximum(at / high, low / at), 1.0)), nan=0.0, posinf=0.0)
+        beyond = log2(np.maximum(np.maximum(at / high, low / at), 1.0))
+        beyond = np.where(np.isfinite(beyond), beyond, 0.0)
     parts = np.minimum(_DOUBLING * beyond, _MOST)
     far = parts.sum(axis=0)
     model, machine = (np.array([getattr(pair, part) for pair in pairs])[codes] for part in ("model", "machine"))

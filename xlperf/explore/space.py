@@ -326,7 +326,8 @@ class Space:
 
     def keep(self, index: np.ndarray) -> None:
         """Retain some combinations, by mask or by number, in the order given."""
-        self.rows = taken(self.rows, index)
+        rows = taken(self.rows, index)
+        self.rows = rows if len(self.base) > 1 else np.broadcast_to(np.int64(0), len(rows))
         self.found = {name: taken(values, index) for name, values in self.found.items()}
 
     def table(self) -> Table:

@@ -376,7 +376,7 @@ def limiting_resources(times: Callable[[Faster], Sequence[Array]], network: bool
 
 def most_saved(*saved: Array) -> np.ndarray:
     """Position in :data:`RESOURCES` of the largest time saved; the last argument belongs to overhead."""
-    most = np.argmax(np.stack([np.nan_to_num(time) for time in saved], axis=-1), axis=-1)
+    most = np.argmax(known_or(np.stack(saved, axis=-1), 0.0), axis=-1)
     return np.asarray(np.where(most == len(saved) - 1, len(RESOURCES) - 1, most))
 
 

@@ -62,6 +62,11 @@ class Shard:
             self._shapes[id(block)] = side_by_side(*n), side_by_side(*k)
         return self._shapes[id(block)]
 
+    @cached_property
+    def weights(self) -> dict[int, Array]:  # of whole blocks, by their identity
+        """Known results of :func:`weights`."""
+        return {}
+
     def split(self, heads: Array) -> Array:
         """Heads of a rank. [-]"""
         return ceil_div(heads, self.ranks)
@@ -356,8 +361,12 @@ def weights(block: Block, shard: Shard, operators: Iterable[Operator] | None = N
     >>> weights(MLP, Shard(Model.of(hidden_size=4096, ffn_hidden_size=14336, gated_mlp=1), np.ones(1))).tolist()
     [176160768.0]
     """
+    if operators is None:
+        if id(block) not in shard.weights:
+            shard.weights[id(block)] = weights(block, shard, block.operators)
+        return shard.weights[id(block)]
     model, result = shard.model, np.zeros(())
-    for operator in block.operators if operators is None else operators:
+    for operator in operators:
         if operator.held is not None:
             held = operator.held(model, shard)
         else:

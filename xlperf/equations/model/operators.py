@@ -196,6 +196,7 @@ def linear_vectors(shard: Shard, tokens: Array, between: Between, backward: bool
     return Vectors(_gradients(names) if backward else names, traffic)
 
 
+@lru_cache(maxsize=2)  # several results of a plan count the parameters of its model
 def whole_model(model: Model) -> Shard:
     """A model on one rank."""
     return Shard(model, ones(model.num_layers))

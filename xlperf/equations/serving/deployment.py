@@ -165,8 +165,11 @@ class Deployment:
 
     def take(self, rows: Rows) -> Deployment:
         """Select rows, possibly several times."""
-        if isinstance(rows, slice) or len(rows) < _MANY:
-            return self._with_arrays([values[rows] if values.ndim else values for values in self._arrays])
+        if isinstance(rows, slice):
+            whole = rows == slice(0, len(self.plan))
+            return self if whole else self._with_arrays([each[rows] if each.ndim else each for each in self._arrays])
+        if len(rows) < _MANY:
+            return self._with_arrays([each.take(rows, 0) if each.ndim else each for each in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
     @derived
@@ -186,6 +189,8 @@ class Deployment:
     @derived
     def alike(self) -> np.ndarray:
         """First row with the same replica, whatever its batch, number and targets, (rows,)."""
+        if len(self.plan) == 1:
+            return np.zeros(1, dtype=np.int64)
         same = dict.fromkeys(set(_OF_DEMAND) & set(self.plan.numbers), np.zeros(len(self.plan)))
         matrix = replace(self, plan=self.plan.replaced(**same))._packed.matrix
         matrix = matrix[(matrix != matrix[:, :1]).any(axis=1)]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, expm1, octave_below, some, total
+from xlperf.base.arrays import Array, array, divide, expm1, in_sequence, octave_below, some, total
 from xlperf.equations.model.operators import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.serving_plan import InferencePlan
@@ -564,12 +564,6 @@ class _Query:
         return _TimeCache(self.batches, times), requested
 
 
-def _slice(rows: np.ndarray) -> np.ndarray | slice:
-    """Consecutive indices as a slice (a view), others unchanged."""
-    consecutive = not np.count_nonzero(rows[1:] - rows[:-1] != 1)
-    return slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows
-
-
 @dataclass
 class BatchTimes:
     """Prefill and decode step times of a block of plans at requested batch sizes, (rows,)."""
@@ -670,7 +664,7 @@ class BatchTimes:
         for start in range(0, len(rows), _BATCH):
             some = slice(start, start + _BATCH)
             chosen = rows[some]
-            served = self.deployment.take(_slice(chosen))
+            served = self.deployment.take(in_sequence(chosen))
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
             work = serving_work(served, (phase,))

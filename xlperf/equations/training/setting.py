@@ -380,10 +380,9 @@ def _layer_embeddings(model: Model, tensor_parallel: Array) -> Array | float:
     return ceil_div(model.vocab_size, tensor_parallel) * model.num_layers * model.per_layer_size
 
 
-def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
+def rank_parameters(shard: Shard, plan: TrainingPlan) -> RankParameters:
     """Parameters of each block on one rank, before sharding over replicas."""
-    tensor, hidden = plan.tensor_parallel, model.hidden_size
-    shard = Shard(model, tensor, plan.expert_tensor_parallel)
+    model, tensor, hidden = shard.model, plan.tensor_parallel, shard.model.hidden_size
     # norms, biases and routers, whole on every rank; vocabulary split over tensor ranks
     small, router = layer_small_parameters(model), weights(ROUTER, shard)
     table, none = ceil_div(model.vocab_size, tensor) * hidden, np.zeros(tensor.shape)
@@ -479,7 +478,7 @@ NOT_OF_KERNELS = frozenset(
     " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
 """Columns that kernels of a micro-batch do not depend on, but for recomputation, regathering and sums of gradients."""
-_FEW_PLANS, _MOST_DISTINCT = 64, 0.5
+_FEW_PLANS, _MOST_DISTINCT, _SAMPLE, _MOST_IN_SAMPLE = 64, 0.5, 512, 0.95
 Constants = Mapping[str, Mapping[str, Array]]
 
 
@@ -539,13 +538,15 @@ class Setting:
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:
             return None
-        columns = [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
+        columns = [self.alike, plan.regathers & plan.quantized, plan.recompute_codes]  # casts of gathered weights
+        columns += [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
         if some(plan.adds_separately):  # to the gradients of the rank or of its shard
             shards = plan.zero_shards, plan.expert_zero_shards
             columns += [np.where(plan.sums_shards, ranks, 1.0) for ranks in shards]
-        first, which = distinct_rows(self.alike, plan.regathers, plan.recompute_codes, *columns)
-        if len(first) > _MOST_DISTINCT * rows:
-            return None
+        for number, most in ((_SAMPLE, _MOST_IN_SAMPLE), (rows, _MOST_DISTINCT)):  # a sample tells quickly
+            first, which = distinct_rows(*(values[:number] for values in columns))
+            if len(first) > most * len(which):
+                return None
 
         def selected(values: Array) -> Array:
             return values[first] if values.ndim and len(values) == rows else values
@@ -576,7 +577,7 @@ class Setting:
     @derived
     def parameters(self) -> RankParameters:
         """Parameters of each block on one rank. [-]"""
-        return rank_parameters(self.model, self.plan)
+        return rank_parameters(self.shard, self.plan)
 
     @derived
     def fullest(self) -> StageParameters:

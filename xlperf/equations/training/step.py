@@ -198,6 +198,7 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     """Times of one micro-batch on each stage, (rows, 3): times per block x calls."""
     plan, calls = setting.plan, _calls(setting, contents)
     layers, mixtures = contents.layers, contents.mixtures
+    splits = some(plan.pipeline_schedule >= PipelineSchedule.ZERO_BUBBLE)  # weight gradients from the backward pass
 
     # recomputed share of the layers, and passes over a layer
     full = (plan.recompute == Recompute.FULL)[:, None]
@@ -208,7 +209,8 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     # kernels of layers, (rows, 3), and of embedding, head and MTP modules
     forward, backward = calls * blocks.forward[:, None], calls * blocks.backward[:, None]
     layer_forward, layer_backward = _of_layers(forward), _of_layers(backward)
-    repeated, left_out = (_of_layers(calls * times[:, None]) for times in (blocks.again, blocks.left_out))
+    repeated = _of_layers(calls * blocks.again[:, None]) if some(selective) else 0.0
+    left_out = _of_layers(calls * blocks.left_out[:, None]) if some(blocks.left_out) else 0.0
     again = share * np.where(full, layer_forward - left_out, np.where(selective, repeated, 0.0))
     whole_forward = layer_forward + total(forward[..., _OUTSIDE])
     whole_backward = layer_backward + total(backward[..., _OUTSIDE])
@@ -239,7 +241,7 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
         forward=whole_forward,
         backward=whole_backward,
         again=again,
-        weight_gradients=total(calls * blocks.weight_gradients[:, None]),
+        weight_gradients=total(calls * blocks.weight_gradients[:, None]) if splits else np.zeros(layers.shape),
         tensor=tensor * ((passes - 1.0) * block_count + blocks_again + outside)
         + tensor_backward * block_count
         + blocks.logits[:, None] * calls[..., _HEAD],
