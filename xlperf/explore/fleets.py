@@ -78,14 +78,16 @@ _PROBE, _DECODERS = 31.0, 8.0
 """Replicas of the other pool per replica of the probed pool, and decode replicas of a probe: enough that the few
 requests of each need not be a whole number. [-]
 """
-_FEW = 500.0
-"""Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
+_FEW, _REPLICAS = 500.0, (2.0, 4.0, 8.0)
+"""Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly; and
+numbers of replicas. [-]
+"""
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
 their engine are pairs that get further numbers. [-]
 """
-_ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
+_ENDS = (0.4, 5.0)  # range of the numbers of prefill replicas over their estimate [-]
 _LIKELY = (0.97, 1.12)
 """First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
 _WAITING = 0.01  # largest share of the requests in flight that wait, without a TTFT target [-]
@@ -105,15 +107,19 @@ class FleetSearch:
     ) -> None:  # fmt: skip
         """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
-        self.machines = machines
+        self.machines, self.all_engines = machines, True
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
         self.wide_cache, self.known = wide_cache, set[object]()
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
-    def fleets(self, modes: Sequence[str]) -> list[Fleet]:
-        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first."""
+    def fleets(self, modes: Sequence[str], all_engines: bool = True) -> list[Fleet]:
+        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first.
+
+        ``all_engines``: with two pools also engines that come nowhere near the cheapest one.
+        """
+        self.all_engines = all_engines
         pools = TWO in modes and self.output > 1.0
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
@@ -380,13 +386,15 @@ class FleetSearch:
 
     def of_several(self, plans: Table) -> Table:
         """Plans with few requests as copies of several replicas."""
-        count, load = plans.number(COUNT), plans.number(LOAD)
         given = self.demand.size == self.demand.size or self.demand.load == self.demand.load
-        rows = np.flatnonzero((load < _FEW) & (count * _DECODERS <= self.machines.own.most) & (not given))
+        several = crossed(plans, COUNT, _REPLICAS)  # times the accelerators of one replica
+        replicas, one = several.number(COUNT), plans.take(np.repeat(np.arange(len(plans)), len(_REPLICAS)))
+        count, load = replicas * one.number(COUNT), one.number(LOAD)
+        rows = np.flatnonzero((load < _FEW) & (count <= self.machines.own.most) & (not given))
         if not len(rows):
             return plans.take(rows)
-        several = with_columns(plans.take(rows), num_accelerators=_DECODERS * count[rows])
-        return self.filled(several, _DECODERS * load[rows], _SEVERAL)
+        several = with_columns(several.take(rows), num_accelerators=count[rows])
+        return self.filled(several, (replicas * load)[rows], _SEVERAL)
 
     # --- two pools
 
@@ -473,24 +481,35 @@ class FleetSearch:
             copies = np.full(len(copies), np.ceil(demand.users / demand.load))
         estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
         flying = rate * (pairs.batch / pairs.decode + wait) if demand.is_rate else demand.users + 0.0 * rate
-        near, results = estimates[0], []
+        near, results, known = estimates[0], [], set[tuple[int, float]]()
+        least_of_row, decoders_of_row = np.full(len(rate), np.inf), np.full(len(rate), np.nan)
+        least = least_of_row
         for spread in _SPREADS:
-            index, decoders = numbers_around(near, spread * estimates[0])
-            plans, needed = pairs.plans.take(index), estimates[1][index]
-            fewest = self.fewest(plans, decoders, needed, flying[index], copies[index])
-            results.append(Probed.of(*fewest))
-            order = np.lexsort((fewest.fleet, index))
-            rows, first = np.unique(index[order], return_index=True)
-            best, least = order[first], least_of_keys(fewest.fleet[order[first]], pairs.plans["software"][rows])
-            close = np.isfinite(least) & (fewest.fleet[best] <= (1.0 + spread) * least)
-            near = np.full(len(rate), np.nan)
-            near[rows[close]] = decoders[best[close]]
+            tried = zip(*(values.tolist() for values in numbers_around(near, spread * estimates[0])), strict=True)
+            fresh = [pair for pair in tried if pair not in known]
+            known.update(fresh)
+            index, decoders = np.array([row for row, _ in fresh], dtype=np.intp), np.array([own for _, own in fresh])
+            if fresh:
+                plans, needed = pairs.plans.take(index), estimates[1][index]
+                fewest = self.fewest(plans, decoders, needed, flying[index], copies[index], least[index])
+                results.append(Probed.of(*fewest))
+                order = np.lexsort((fewest.fleet, index))
+                rows, first = np.unique(index[order], return_index=True)
+                best = order[first]
+                better = fewest.fleet[best] < least_of_row[rows]
+                rows, best = rows[better], best[better]
+                least_of_row[rows], decoders_of_row[rows] = fewest.fleet[best], decoders[best]
+            least = least_of_keys(least_of_row, self.rivals(pairs.plans))
+            close = np.isfinite(least) & (least_of_row <= (1.0 + spread) * least)
+            near = np.where(close, decoders_of_row, np.nan)
         return Probed.joined(results).smallest()
 
-    def fewest(self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array) -> Probed:
+    def fewest(
+        self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array, known: Array
+    ) -> Probed:  # fmt: skip
         """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
 
-        Fleets that cannot come near the smallest of their engine stay out.
+        Fleets that cannot come near the smallest of their engine, or a ``known`` one, stay out.
         """
 
         def tried(rows: np.ndarray, prefillers: Array) -> tuple[Probed, np.ndarray]:
@@ -498,11 +517,16 @@ class FleetSearch:
 
         def near(low: Array, fleet: Array) -> np.ndarray:
             least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
-            return np.asarray(least <= (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans["software"]))
+            return np.asarray(least <= (1.0 + _SPREADS[0]) * np.minimum(least_of_keys(fleet, rivals), known))
 
+        rivals = self.rivals(plans)
         ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
         prefillers, fleet, need = least_numbers(ends, np.outer(estimates, _LIKELY), tried, near)
         return Probed(in_copies(plans, decoders, prefillers, users, copies, self.demand.load)[0], fleet, need)
+
+    def rivals(self, plans: Table) -> np.ndarray:
+        """A key of each plan, the same for plans among which only the cheapest is read."""
+        return np.asarray(plans["software"] if self.all_engines else np.zeros(len(plans)))
 
     def serving(
         self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array

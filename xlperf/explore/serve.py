@@ -117,10 +117,12 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
     return [_answer(form, fleets, way, each, catalog) for way, each in enumerate(hours, start=1)]
 
 
-def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve the demand of a form within its facility power limit, the cheapest first."""
+def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
+    """Ways to serve the demand of a form within its facility power limit, the cheapest first; ``all_engines``: not only
+    the first way is read.
+    """
     limit = float(form.number("facility_power_limit")[0])
-    every = _every_way(form, catalog)
+    every = _every_way(form, catalog, all_engines)
     within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
     if len(within) == len(every):
         return every
@@ -130,7 +132,7 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     return first_ways(sorted(within, key=lambda fleet: fleet.price))
 
 
-def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
+def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
     if _fills_a_copy(form):
         many = _every_way(with_columns(form, users=MANY_USERS), catalog)
@@ -151,7 +153,7 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
             if beyond > 1.0:  # next the size that the power of this one points to
                 shares[:1], enough = [NEARLY_FULL * share / beyond][: len(shares)], WELL_FILLED
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
-    fleets = _smallest_fleets(form, catalog)
+    fleets = _smallest_fleets(form, catalog, all_engines)
     if not fleets:
         return []
     plans = stacked([fleet.plan for fleet in fleets])
@@ -176,16 +178,16 @@ def _fills_a_copy(form: Table) -> bool:
     return _is_open(form) and bool(np.isnan(form.number("facility_power_limit")[0]))
 
 
-def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
+def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[Fleet]:
     """The smallest fleet of each engine and mode, independent of prices and power."""
     stated = sorted((name, str(values[0])) for name, values in form.columns.items() if name not in _AFTERWARDS)
     # A stated hour price holds for both kinds of accelerators, so that pools of two kinds are compared by number.
-    key = bool(np.isnan(form.number("hour_price")[0])), *stated
+    key = all_engines, bool(np.isnan(form.number("hour_price")[0])), *stated
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        search = _search(form, catalog)
-        cached[key] = _with_curves(search.fleets((mode,) if mode else (ONE, TWO)), catalog)
+        fleets = _search(form, catalog).fleets((mode,) if mode else (ONE, TWO), all_engines)
+        cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
     return cached[key]
 
 
