@@ -105,6 +105,15 @@ def test_parts_add_up_and_all_demand_is_served(catalog: Catalog) -> None:
     assert machines["accelerator"].tolist().count("GB200-NVL72") == sum(
         machines["year"][machines["accelerator"] == "GB200-NVL72"] >= "2027"
     )  # released in the middle of 2026
+    # Stating the answer gives the answer.
+    stated = {
+        "growth": "", "request_rate": "", "years": "4", "discount_rate": str(answer["discount_rate"]),
+        "demand_by_year": " ".join(map(str, years["demand"])),
+        "generations": "; ".join(dict.fromkeys(machines["accelerator"])),
+    }  # fmt: skip
+    again = asked(catalog, **stated)
+    assert again.results["answer"] == answer["answer"]
+    assert again.years["present_cost"].tolist() == pytest.approx(years["present_cost"].tolist(), rel=1e-9)
 
 
 def _rows_of_years(machines: Any, years: Any) -> list[np.ndarray]:
@@ -168,6 +177,7 @@ def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
         assert len(solved) == 2
         assert answer[best] == answer["best_first_cost"] < answer[other]
     rented = asked(catalog, rows, payment="rent", **more).results
+    assert "waiting" not in rented  # there is nothing to decide
     assert rented["wait_cost"] == rented["best_first_cost"] and rented["buy_now_cost"] != rented["buy_now_cost"]
 
 
@@ -203,7 +213,12 @@ def test_what_is_owned_is_used(catalog: Catalog) -> None:
     without = asked(catalog, generations="B200; H100", years="2").results["present_cost"]
     has = asked(catalog, **more, owned_number="64").results
     assert has["present_cost"] < without
-    assert "H100" in " ".join(asked(catalog, **more, owned_number="640").machines["accelerator"])
+    many = asked(catalog, **more, owned_number="640")
+    kept = many.machines.number("kept")[
+        (many.machines["accelerator"] == "H100-SXM-80GB") & (many.machines["year"] == "2025")
+    ]
+    words = [f"keep {kept[0]:,.0f} H100", f"2025 sell {640.0 - kept[0]:,.0f} H100"]
+    assert len(kept) and all(one in many.results["answer"] for one in words)
 
 
 @pytest.mark.parametrize(
