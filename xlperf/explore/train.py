@@ -313,7 +313,7 @@ def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
 def _fed(form: Table, catalog: Catalog) -> Search:
     """The run on the most accelerators that the facility power limit feeds."""
     limit = float(form.number("facility_power_limit")[0])
-    return most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
+    return most_fed(limit, _promising(form, catalog)[1], partial(_mapped, form, catalog=catalog))
 
 
 def _keeps(searched: Search, deadline: float) -> bool:
