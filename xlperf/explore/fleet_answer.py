@@ -233,9 +233,9 @@ def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
     waits, each = waiting.value > 0.0, (waiting.buy_now, waiting.wait)
     saved = [policy.mean - waiting.best.mean for policy in each if policy and waiting.best]
     if min(saved) > DRAW_GAP * abs(waiting.value):
-        buys, rents = map(dollars, saved)
-        words = f"Buying and renting in {horizon.first_year} takes {buys} less present cost than buying now alone"
-        return answer | {"waiting": f"{words}, and {rents} less than renting for a year and waiting."}
+        than_buying, than_waiting = map(dollars, saved)
+        words = f"Buying and renting in {horizon.first_year} takes {than_buying} less present cost than buying now alone"
+        return answer | {"waiting": f"{words}, and {than_waiting} less than renting for a year and waiting."}
     ways = ("Rent for a year and wait", "Buy now")
     words = f"{ways[not waits]}: {dollars(abs(waiting.value))} less present cost than {_OTHER[waits]}"
     wins = waiting.wins if waits else 1.0 - waiting.wins
