@@ -129,7 +129,10 @@ def test_cheap_machines_to_come_are_worth_waiting_for(catalog: Catalog) -> None:
     dear = [[*row[:5], 0.0, 20.0, 0.5, 0.9] for row in ROWS[:2]]
     buy = asked(catalog, dear, **more).results
     assert buy["value_of_waiting"] < 0.0 and str(buy["waiting"]).startswith("Buy now")
-    for answer in (wait, buy):
+    even = [[*ROWS[1][:5], -0.1, 2.7, 0.0, 0.6]]  # own what both years need, rent what one does
+    both = asked(catalog, even, generations="B200", years="2", request_rate="", demand_by_year="1600 200").results
+    assert str(both["waiting"]).startswith("Buying and renting in 2025 takes $")
+    for answer in (wait, buy, both):
         assert answer["best_first_cost"] <= min(answer["buy_now_cost"], answer["wait_cost"]) * (1.0 + 1e-9)
 
 

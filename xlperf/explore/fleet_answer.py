@@ -15,6 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import capital_recovery_rate
 from xlperf.explore.fleet_inputs import Future, Horizon, horizon_of, programme_of, steady
 from xlperf.explore.fleet_programme import (
+    GAP,
     ROUND,
     Plan,
     Programme,
@@ -232,9 +233,9 @@ def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
         return answer | {"waiting": f"Buying now and waiting cannot be compared: {lacks}."}
     waits, each = waiting.value > 0.0, (waiting.buy_now, waiting.wait)
     saved = [policy.mean - waiting.best.mean for policy in each if policy and waiting.best]
-    if min(saved) > DRAW_GAP * abs(waiting.value):
+    if waiting.best and min(saved) > (DRAW_GAP if draws else GAP) * abs(waiting.best.mean):
         than_buying, than_waiting = map(dollars, saved)
-        words = f"Buying and renting in {horizon.first_year} takes {than_buying} less present cost than buying now alone"
+        words = f"Buying and renting in {horizon.first_year} takes {than_buying} less present cost than buying alone"
         return answer | {"waiting": f"{words}, and {than_waiting} less than renting for a year and waiting."}
     ways = ("Rent for a year and wait", "Buy now")
     words = f"{ways[not waits]}: {dollars(abs(waiting.value))} less present cost than {_OTHER[waits]}"
