@@ -159,7 +159,7 @@ def test_a_note_about_a_name_is_never_a_reason_and_a_refusal_has_no_badge(comman
     """``xlperf train --num-accelerators 7`` said MEASURED, and of H100 "accelerator H100 taken as" as its reason."""
     done = command("train", "--num-accelerators", "1", "--accelerator", "H100")
     assert done.code == 1
-    assert done.out.startswith("No answer: on 1 accelerators: needs ")
+    assert done.out.startswith("No answer: 1 H100 needs ")
     assert "Accelerator H100 taken as H100-SXM-80GB." in done.out.splitlines()[0]
     assert "MEASURED" not in done.out
 

@@ -105,6 +105,15 @@ def test_parts_add_up_and_all_demand_is_served(catalog: Catalog) -> None:
     assert machines["accelerator"].tolist().count("GB200-NVL72") == sum(
         machines["year"][machines["accelerator"] == "GB200-NVL72"] >= "2027"
     )  # released in the middle of 2026
+    # Stating the answer gives the answer.
+    stated = {
+        "growth": "", "request_rate": "", "years": "4", "discount_rate": str(answer["discount_rate"]),
+        "demand_by_year": " ".join(map(str, years["demand"])),
+        "generations": "; ".join(dict.fromkeys(machines["accelerator"])),
+    }  # fmt: skip
+    again = asked(catalog, **stated)
+    assert again.results["answer"] == answer["answer"]
+    assert again.years["present_cost"].tolist() == pytest.approx(years["present_cost"].tolist(), rel=1e-9)
 
 
 def _rows_of_years(machines: Any, years: Any) -> list[np.ndarray]:
@@ -120,7 +129,10 @@ def test_cheap_machines_to_come_are_worth_waiting_for(catalog: Catalog) -> None:
     dear = [[*row[:5], 0.0, 20.0, 0.5, 0.9] for row in ROWS[:2]]
     buy = asked(catalog, dear, **more).results
     assert buy["value_of_waiting"] < 0.0 and str(buy["waiting"]).startswith("Buy now")
-    for answer in (wait, buy):
+    even = [[*ROWS[1][:5], -0.1, 2.7, 0.0, 0.6]]  # own what both years need, rent what one does
+    both = asked(catalog, even, generations="B200", years="2", request_rate="", demand_by_year="1600 200").results
+    assert str(both["waiting"]).startswith("Buying and renting in 2025 takes $")
+    for answer in (wait, buy, both):
         assert answer["best_first_cost"] <= min(answer["buy_now_cost"], answer["wait_cost"]) * (1.0 + 1e-9)
 
 
@@ -168,6 +180,7 @@ def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
         assert len(solved) == 2
         assert answer[best] == answer["best_first_cost"] < answer[other]
     rented = asked(catalog, rows, payment="rent", **more).results
+    assert "waiting" not in rented  # there is nothing to decide
     assert rented["wait_cost"] == rented["best_first_cost"] and rented["buy_now_cost"] != rented["buy_now_cost"]
 
 
@@ -203,7 +216,12 @@ def test_what_is_owned_is_used(catalog: Catalog) -> None:
     without = asked(catalog, generations="B200; H100", years="2").results["present_cost"]
     has = asked(catalog, **more, owned_number="64").results
     assert has["present_cost"] < without
-    assert "H100" in " ".join(asked(catalog, **more, owned_number="640").machines["accelerator"])
+    many = asked(catalog, **more, owned_number="640")
+    kept = many.machines.number("kept")[
+        (many.machines["accelerator"] == "H100-SXM-80GB") & (many.machines["year"] == "2025")
+    ]
+    words = [f"keep {kept[0]:,.0f} H100", f"2025 sell {640.0 - kept[0]:,.0f} H100"]
+    assert len(kept) and all(one in many.results["answer"] for one in words)
 
 
 @pytest.mark.parametrize(

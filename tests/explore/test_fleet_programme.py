@@ -129,6 +129,19 @@ def test_equals_every_fleet_tried(seed: int) -> None:
     assert plan.gap <= 1e-9
 
 
+@pytest.mark.parametrize(("seed", "dearer"), [(11, 2.2), (14, 2.2), (14, 1.0)])
+def test_equals_every_fleet_tried_at_unusual_prices(seed: int, dearer: float) -> None:
+    """Resale above the purchase price, years without demand, and a power limit that binds."""
+    given = programme(seed, power_limit=np.full(YEARS, 9.0))
+    demand = given.demand * np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    vintages = [each._replace(value=each.value * dearer) for each in given.vintages]
+    given = given._replace(vintages=vintages, demand=demand)
+    plan = best_plan(given, gap=1e-9)
+    assert plan is not None and plan.owned.sum(axis=0).max() <= 2  # two of the first generation draw 8 W
+    assert plan.present_cost == pytest.approx(least_cost(given, 2), rel=1e-9)
+    assert (plan.present_cost < 0.0) == (dearer > 1.0) and (plan.owned.sum(axis=0)[0] == 2) == (dearer > 1.0)
+
+
 def cost(given: Programme) -> float:
     plan = best_plan(given)
     return np.inf if plan is None else plan.present_cost

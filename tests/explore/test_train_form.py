@@ -156,12 +156,14 @@ def test_another_stack_has_its_own_schedules(catalog: Catalog) -> None:
 
 
 def test_a_deadline_is_met_in_whole_servers(catalog: Catalog) -> None:
-    words = {name: text for name, text in SMALL.items() if name != "num_accelerators"}
-    result = answered(catalog, words, deadline="200")
-    assert result["run_time"] <= 200.0 * DAY and result["accelerators"] % 8.0 == 0.0
-    fewer = answered(catalog, {**SMALL, "num_accelerators": f"{result['accelerators'] / 2.0:g}"})
-    assert not fewer["run_time"] <= 200.0 * DAY
-    again = answered(catalog, words, deadline="200", num_accelerators=f"{result['accelerators']:g}")
+    """No fewer servers do, whether or not their accelerators make equal stages."""
+    words = {name: text for name, text in DENSE.items() if name != "num_accelerators"} | {"training_tokens": "1"}
+    result = answered(catalog, words, deadline="30")
+    assert result["run_time"] <= 30.0 * DAY and result["accelerators"] % 8.0 == 0.0
+    for fewer in (8.0, 16.0):
+        one = answered(catalog, words, num_accelerators=f"{result['accelerators'] - fewer:g}")
+        assert not one["run_time"] <= 30.0 * DAY
+    again = answered(catalog, words, deadline="30", num_accelerators=f"{result['accelerators']:g}")
     assert again["answer"] == result["answer"]  # stating the answer gives the answer
 
 
@@ -176,7 +178,7 @@ def test_a_stated_mapping_that_the_stack_refuses_is_the_best_of_its_kind_and_say
 @pytest.mark.parametrize(
     ("stated", "words"),
     [
-        ({"num_accelerators": "2"}, r"needs [\d.]+ GiB of [\d.]+ GiB; more accelerators may do"),
+        ({"num_accelerators": "2"}, r"each of 2 H100 needs [\d.]+ GiB of [\d.]+ GiB; more accelerators may do"),
         ({"tensor_parallel": "3"}, r"data parallel must be a whole number, is 85.*; tensor parallel left open may do"),
     ],
 )

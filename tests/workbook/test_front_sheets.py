@@ -140,7 +140,7 @@ def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
     assert np.isnan(fast["accelerators"])
     assert "token/s at most" in fast["reason"]
     large = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
-    assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
+    assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: 1 H200 needs ")
 
 
 FEW = {"mode": "continuous", "users": 10.0, "prompt length": 1000.0, "output length": 500.0, "ttft target": None}
@@ -329,7 +329,7 @@ def test_a_given_price_moves_the_cost_alone(catalog: Catalog) -> None:
 
 def test_a_run_that_does_not_fit_says_so(catalog: Catalog) -> None:
     result = answered(catalog, "train", **{**RUN, "num accelerators": 4.0})
-    assert np.isnan(result["run_time"]) and "on 4 accelerators: needs" in result["answer"]
+    assert np.isnan(result["run_time"]) and "each of 4 H100 needs" in result["answer"]
 
 
 # --- Build a chip

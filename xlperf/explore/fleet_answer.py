@@ -15,6 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import capital_recovery_rate
 from xlperf.explore.fleet_inputs import Future, Horizon, horizon_of, programme_of, steady
 from xlperf.explore.fleet_programme import (
+    GAP,
     ROUND,
     Plan,
     Programme,
@@ -210,7 +211,7 @@ def _results(
     }  # fmt: skip
     result |= _trust(horizon, machines)
     result |= _waiting_results(horizon, waiting)
-    words = _sentence(horizon, result, machines)
+    words = _sentence(horizon, result, machines, _sold_at_once(programme, plan))
     result["answer"] = " ".join(filter(None, [words, unserved, str(result.get("waiting", ""))]))
     return result
 
@@ -224,11 +225,18 @@ def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
     if waiting.best is not None and draws:
         low, high = np.percentile(waiting.best.costs, [10.0, 90.0])
         answer |= {"present_cost_p10": float(low), "present_cost_p90": float(high)}
+    if horizon.form.word("payment") in (OWN, RENT):
+        return answer  # there is nothing to decide
     if waiting.value != waiting.value:
         buys = waiting.buy_now is None
         lacks = "purchases alone cannot serve the first year" if buys else "nothing serves the first year without them"
         return answer | {"waiting": f"Buying now and waiting cannot be compared: {lacks}."}
-    waits = waiting.value > 0.0
+    waits, each = waiting.value > 0.0, (waiting.buy_now, waiting.wait)
+    saved = [policy.mean - waiting.best.mean for policy in each if policy and waiting.best]
+    if waiting.best and min(saved) > (DRAW_GAP if draws else GAP) * abs(waiting.best.mean):
+        than_buying, than_waiting = map(dollars, saved)
+        words = f"Buying and renting in {horizon.first_year} takes {than_buying} less present cost than buying alone"
+        return answer | {"waiting": f"{words}, and {than_waiting} less than renting for a year and waiting."}
     ways = ("Rent for a year and wait", "Buy now")
     words = f"{ways[not waits]}: {dollars(abs(waiting.value))} less present cost than {_OTHER[waits]}"
     wins = waiting.wins if waits else 1.0 - waiting.wins
@@ -240,13 +248,27 @@ _OTHER = {True: "buying now", False: "renting for a year and waiting"}
 """What the better policy is compared with, by whether waiting is better."""
 
 
-def _sentence(horizon: Horizon, result: Answer, machines: Table) -> str:
-    """What happens in the years that decide something, and what it costs."""
-    steps = []
+_VERBS = {"keep": "kept", "buy": "bought", "rent": "rented", "sell": "sold", "retire": "retired"}
+"""What happens to accelerators, and the column of ``fleet_machines`` with their number."""
+
+
+def _sold_at_once(programme: Programme, plan: Plan) -> str:
+    """Accelerators that are there already and not kept, in words."""
+    for vintage, servers in zip(programme.vintages, plan.owned, strict=True):
+        generation = programme.generations[vintage.generation]
+        sold = (vintage.there - servers[0]) * generation.server
+        if sold > 0.0:
+            return f"{sold:,.0f} {short_name(generation.name)}"
+    return ""
+
+
+def _sentence(horizon: Horizon, result: Answer, machines: Table, sold: str) -> str:
+    """What happens in the years that decide something, and what it costs; ``sold``: before the first year."""
+    steps = [f"{horizon.first_year} sell {sold}"] if sold else []
     for year in range(horizon.first_year, horizon.first_year + horizon.years):
-        for verb, column in (("buy", "bought"), ("rent", "rented"), ("sell", "sold"), ("retire", "retired")):
+        for verb, column in _VERBS.items():
             words = _counted(machines, year, column)
-            if words:
+            if words and (column != "kept" or year == horizon.first_year):  # what is there before the plan
                 steps.append(f"{year}{' (end)' if column in ('sold', 'retired') else ''} {verb} {words}")
     cost = f"{dollars(result['present_cost'])} present cost"
     per = result["cost_per_million_output_tokens"] * MILLION

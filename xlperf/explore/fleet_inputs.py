@@ -342,7 +342,7 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     asked = [serve_form(form, name, most) for most in sizes]
     paths = PricePaths(name, catalog, first_year, years)
     catalog = part_of(catalog, asked[0], (name,))  # equal content: ways of the same search, whatever the years' prices
-    fleets = [ways[0] for one in asked if (ways := serving_ways(one, catalog))]
+    fleets = [ways[0] for one in asked if (ways := serving_ways(one, catalog, False))]
     if not fleets:
         return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
     fleet, every = fleets[0], [sized(fleet, catalog) for fleet in fleets]

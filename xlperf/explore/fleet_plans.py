@@ -247,6 +247,13 @@ class Pairs(NamedTuple):
     batch: Array  # decode batch of a replica [-]
     first: Array  # target of the time to first token, or time of a full prefill pass without one [s]
 
+    def rates(self, demand: Demand, output: float) -> tuple[Array, Array]:
+        """Request rate of a demand for instant first tokens [request/s], and its share for timely ones [-]."""
+        if demand.is_rate:
+            return np.full(len(self.batch), demand.rate), np.ones(len(self.batch))
+        decode_time = np.minimum(self.batch / self.decode, (output - 1.0) * demand.tpot)
+        return np.asarray(demand.users / decode_time), np.asarray(decode_time / (decode_time + self.first))
+
 
 def whole_replicas(pairs: Pairs, rate: Array, share: Array, demand: Demand) -> Array:
     """Estimated whole numbers of decode and prefill replicas for a rate and its timely share, (pool, rows). [-]
@@ -284,6 +291,50 @@ def numbers_around(centers: Array, spreads: Array) -> tuple[np.ndarray, Array]:
     steps = np.round(np.linspace(*ends, _TRIED)).T
     fresh = np.diff(steps, axis=1, prepend=0.0) > 0.0
     return np.nonzero(fresh)[0], steps[fresh]
+
+
+class TriedNumbers:
+    """Numbers of decode replicas of some rows that were tried, each once, with the smallest fleet of each row."""
+
+    def __init__(self, estimates: Array) -> None:
+        self.estimates, self.near = estimates, estimates
+        self.least, self.best = np.full(len(estimates), np.inf), np.full(len(estimates), np.nan)
+        self.bound = self.least  # smallest fleet of the rivals of each row
+        self.known = set[tuple[int, float]]()
+
+    def fresh(self, spread: float) -> tuple[np.ndarray, Array]:
+        """Rows and numbers around the best ones, over a share of the estimates, that were not tried."""
+        rows, numbers = numbers_around(self.near, spread * self.estimates)
+        pairs = list(zip(rows.tolist(), numbers.tolist(), strict=True))
+        new = np.array([pair not in self.known for pair in pairs], dtype=bool)
+        self.known.update(pairs)
+        return rows[new], numbers[new]
+
+    def add(self, rows: np.ndarray, numbers: Array, fleets: Array) -> None:
+        """Adds fleets of some rows at some numbers."""
+        order = np.lexsort((-fleets, rows))  # the smallest of a row last
+        better = order[fleets[order] < self.least[rows[order]]]
+        self.least[rows[better]], self.best[rows[better]] = fleets[better], numbers[better]
+
+    def keep(self, rivals: np.ndarray, ratio: float) -> None:
+        """Leaves out rows whose smallest fleet is beyond a ratio to the smallest of their rivals."""
+        self.bound = least_of_keys(self.least, rivals)
+        self.near = np.where(np.isfinite(self.bound) & (self.least <= ratio * self.bound), self.best, np.nan)
+
+
+_FEW, _REPLICAS = (250.0, 250.0, 500.0), (2.0, 4.0, 8.0)
+"""Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly; and
+numbers of replicas. [-]
+"""
+
+
+def copies_of_replicas(plans: Table, most: float) -> Table:
+    """Copies of one replica with few requests as copies of several, of ``most`` accelerators at most."""
+    several = crossed(plans, COUNT, _REPLICAS)  # times the accelerators and the load of one replica
+    replicas, one = several.number(COUNT), np.repeat(np.arange(len(plans)), len(_REPLICAS))
+    count, load = replicas * plans.number(COUNT)[one], plans.number(LOAD)[one]
+    rows = np.flatnonzero((load < np.tile(_FEW, len(plans))) & (count <= most))
+    return with_columns(several, num_accelerators=count, concurrency=replicas * load).take(rows)
 
 
 _TRIALS = 400  # plans in one evaluation; further ones take longer than another evaluation saves [-]

@@ -25,6 +25,7 @@ from xlperf.explore.fleet_plans import (
     DISPATCH,
     DPA,
     EP,
+    EQUAL,
     LOAD,
     NEVER,
     ONE,
@@ -38,7 +39,9 @@ from xlperf.explore.fleet_plans import (
     Machines,
     Pairs,
     Probed,
+    TriedNumbers,
     at_targets,
+    copies_of_replicas,
     crossed,
     degrees_of,
     distinct_keys,
@@ -47,7 +50,6 @@ from xlperf.explore.fleet_plans import (
     in_copies,
     least_numbers,
     least_of_keys,
-    numbers_around,
     same_values,
     whole_replicas,
     with_columns,
@@ -78,16 +80,15 @@ _PROBE, _DECODERS = 31.0, 8.0
 """Replicas of the other pool per replica of the probed pool, and decode replicas of a probe: enough that the few
 requests of each need not be a whole number. [-]
 """
-_FEW = 500.0
-"""Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
 their engine are pairs that get further numbers. [-]
 """
-_ENDS = (0.4, 2.0)  # range of the numbers of prefill replicas over their estimate [-]
+_ENDS = (0.4, 5.0)  # range of the numbers of prefill replicas over their estimate [-]
 _LIKELY = (0.97, 1.12)
 """First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
+_PATIENT = 0.1  # longest wait over the decode time from which the best copy of every size is tried [-]
 _WAITING = 0.01  # largest share of the requests in flight that wait, without a TTFT target [-]
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 """Loads per evaluation, and their range around a feasible or estimated load. [-]"""
@@ -105,20 +106,28 @@ class FleetSearch:
     ) -> None:  # fmt: skip
         """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
-        self.machines = machines
+        self.machines, self.rivals = machines, "software"
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
         self.wide_cache, self.known = wide_cache, set[object]()
+        decoding = (self.output - 1.0) * demand.tpot
+        self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
-    def fleets(self, modes: Sequence[str]) -> list[Fleet]:
-        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first."""
+    def fleets(self, modes: Sequence[str], all_engines: bool = True) -> list[Fleet]:
+        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first.
+
+        ``all_engines``: with two pools also engines that come nowhere near the cheapest one.
+        """
+        self.rivals = "software" if all_engines else "mode"  # column whose values only the cheapest plan is read of
         pools = TWO in modes and self.output > 1.0
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
         if WHOLE in parts:
             best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
+            if self.waiting > _PATIENT:  # waiting requests change the order of sizes
+                best_copies.append(parts[WHOLE].near().best(1, "software", TP))
             alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
@@ -272,7 +281,8 @@ class FleetSearch:
         for part, known in result.items():
             near = known.best(EACH, "software").plans
             parted = [self.beside(part, near)]
-            parted += [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
+            several = known.best(OF_SIZE, "software", TP).best(EACH, "software").plans
+            parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS[1:])]
             parted += [self.between(part, near, engine) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
             if parted:
@@ -373,20 +383,16 @@ class FleetSearch:
 
     def queued(self, plans: Table) -> Table:
         """Plans of copies at the largest load within the targets, including requests that wait for memory."""
-        wait = self.demand.first / ((self.output - 1.0) * self.demand.tpot) if self.output > 1.0 else 0.0
         if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
             return plans
-        return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(wait, 1.0)))
+        return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(self.waiting, 1.0)))
 
     def of_several(self, plans: Table) -> Table:
         """Plans with few requests as copies of several replicas."""
-        count, load = plans.number(COUNT), plans.number(LOAD)
-        given = self.demand.size == self.demand.size or self.demand.load == self.demand.load
-        rows = np.flatnonzero((load < _FEW) & (count * _DECODERS <= self.machines.own.most) & (not given))
-        if not len(rows):
-            return plans.take(rows)
-        several = with_columns(plans.take(rows), num_accelerators=_DECODERS * count[rows])
-        return self.filled(several, _DECODERS * load[rows], _SEVERAL)
+        if self.demand.size == self.demand.size or self.demand.load == self.demand.load:
+            return plans.take(slice(0))
+        several = copies_of_replicas(plans, self.machines.own.most)
+        return self.filled(several, several.number(LOAD), _SEVERAL) if len(several) else several
 
     # --- two pools
 
@@ -421,7 +427,7 @@ class FleetSearch:
         first = np.where(self.demand.first < NEVER, self.demand.first, prompts / rates[0])
         numbers = *rates, decoders.number(LOAD)[rows], first
         pairs = Pairs(decoders, *numbers)
-        rate, share = self.rates(pairs)
+        rate, share = pairs.rates(self.demand, self.output)
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
         own, others = whole_replicas(pairs, rate, share, self.demand)
         whole = self.machines.priced((own * size, others * other_size))
@@ -450,13 +456,6 @@ class FleetSearch:
         inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
-    def rates(self, pairs: Pairs) -> tuple[Array, Array]:
-        """Request rate of the demand for instant first tokens [request/s], and its share for timely ones [-]."""
-        if self.demand.is_rate:
-            return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
-        decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
-        return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + pairs.first))
-
     def sized(self, pairs: Pairs) -> Probed:
         """Pools of pairs in whole replicas, within the targets.
 
@@ -465,7 +464,7 @@ class FleetSearch:
         demand, queues = self.demand, len(self.demand.queues)
         wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
         pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
-        rate, share = self.rates(pairs)
+        rate, share = pairs.rates(self.demand, self.output)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         most = min(self.machines.own.most, LARGEST)
         copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
@@ -473,24 +472,23 @@ class FleetSearch:
             copies = np.full(len(copies), np.ceil(demand.users / demand.load))
         estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
         flying = rate * (pairs.batch / pairs.decode + wait) if demand.is_rate else demand.users + 0.0 * rate
-        near, results = estimates[0], []
+        numbers, results = TriedNumbers(estimates[0]), []
         for spread in _SPREADS:
-            index, decoders = numbers_around(near, spread * estimates[0])
-            plans, needed = pairs.plans.take(index), estimates[1][index]
-            fewest = self.fewest(plans, decoders, needed, flying[index], copies[index])
-            results.append(Probed.of(*fewest))
-            order = np.lexsort((fewest.fleet, index))
-            rows, first = np.unique(index[order], return_index=True)
-            best, least = order[first], least_of_keys(fewest.fleet[order[first]], pairs.plans["software"][rows])
-            close = np.isfinite(least) & (fewest.fleet[best] <= (1.0 + spread) * least)
-            near = np.full(len(rate), np.nan)
-            near[rows[close]] = decoders[best[close]]
+            index, decoders = numbers.fresh(spread)
+            if len(index):
+                plans, needed = pairs.plans.take(index), estimates[1][index]
+                fewest = self.fewest(plans, decoders, needed, flying[index], copies[index], numbers.bound[index])
+                results.append(Probed.of(*fewest))
+                numbers.add(index, decoders, fewest.fleet)
+            numbers.keep(pairs.plans[self.rivals], 1.0 + spread)
         return Probed.joined(results).smallest()
 
-    def fewest(self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array) -> Probed:
+    def fewest(
+        self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array, known: Array
+    ) -> Probed:  # fmt: skip
         """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
 
-        Fleets that cannot come near the smallest of their engine stay out.
+        Fleets that cannot come near the smallest of their engine, or a ``known`` one, stay out.
         """
 
         def tried(rows: np.ndarray, prefillers: Array) -> tuple[Probed, np.ndarray]:
@@ -498,7 +496,8 @@ class FleetSearch:
 
         def near(low: Array, fleet: Array) -> np.ndarray:
             least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
-            return np.asarray(least <= (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans["software"]))
+            best = (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans[self.rivals])
+            return np.asarray(least <= np.minimum(best, (1.0 + EQUAL) * known))
 
         ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
         prefillers, fleet, need = least_numbers(ends, np.outer(estimates, _LIKELY), tried, near)

@@ -96,6 +96,22 @@ def lacking_words(hours: Hours) -> str:
     return f" What owning costs is not known: {hours.lacking}." if hours.lacking else ""
 
 
+def people(users: float) -> str:
+    """Users in words, a mean of few with two digits.
+
+    >>> people(10_000.0), people(1.0), people(1.43)
+    ('10,000 users', '1 user', '1.4 users')
+    """
+    return f"{users:.2g} user{'s' * (users != 1.0)}" if users < 9.5 else f"{users:,.0f} users"
+
+
+def copy_words(form: Table, answer: Answer) -> str:
+    """The users of one copy, if a form gives its size and the fleet has several."""
+    is_given = form.number("num_accelerators")[0] == answer["copy_size"]
+    many = f", {answer['concurrency']:,.0f} on each copy of {answer['copy_size']:,.0f},"
+    return many if is_given and answer["copies"] > 1.0 else ""
+
+
 def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper."""
     table = catalog.tables["api_prices"]
@@ -127,6 +143,8 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
         many = f"{users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day"
         own = dollars(result["fleet_cost_per_million_output_tokens"] * MILLION)
         words = f"From {many} on, this is cheaper than {api}: here {own} against {cost} {output}."
+        if result["fleet_cost_per_million_output_tokens"] > price:
+            words = f"{api} costs less here: {cost} against {own} {output}. From {many} on, this is cheaper."
     return {
         "api_price": str(table.text("api_price")[row]), "api_provider": provider, "api_answer": words,
         "api_cost_per_million_output_tokens_all_in": price, "break_even_users": users,

@@ -498,6 +498,15 @@ def no_answer(reason: str) -> Answer:
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
+def short_of_memory(count: float, accelerator: str, reason: str) -> str:
+    """A reason for which a plan does not fit, with the accelerators that lack memory.
+
+    >>> short_of_memory(8.0, "H100", "needs 90 GiB of 80 GiB")
+    'each of 8 H100 needs 90 GiB of 80 GiB'
+    """
+    return f"{'each of ' * (count > 1.0)}{count:,.0f} {accelerator} {reason}" if reason.startswith("needs") else reason
+
+
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
     """A plan of one row from values or columns, with ``auto`` in ``searched`` columns that are blank or missing."""
     given: dict[str, np.ndarray] = {}
@@ -528,9 +537,11 @@ def short_name(accelerator: str) -> str:
 def dollars(amount: float) -> str:
     """An amount of money in words.
 
-    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(2.5e6), dollars(3.1e9)
-    ('$0.48', '$12,345', '$750 k', '$2.50 M', '$3.10 bn')
+    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(-2.5e6), dollars(3.1e9)
+    ('$0.48', '$12,345', '$750 k', '-$2.50 M', '$3.10 bn')
     """
+    if amount < 0.0:
+        return f"-{dollars(-amount)}"
     for factor, word in ((1000.0 * MILLION, " bn"), (MILLION, " M")):
         if amount >= factor:
             return f"${amount / factor:,.2f}{word}"

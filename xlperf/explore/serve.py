@@ -46,6 +46,7 @@ from xlperf.explore.money import (
     Hours,
     against_api,
     beyond_power,
+    copy_words,
     cost_words,
     filling,
     filling_copy,
@@ -53,12 +54,13 @@ from xlperf.explore.money import (
     in_power,
     is_pooled,
     lacking_words,
+    people,
     power_words,
     serving,
     sized,
     with_prices,
 )
-from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
+from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name, short_of_memory
 from xlperf.explore.owning import owning_answer, unread_score
 from xlperf.explore.search import stacked
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
@@ -99,13 +101,11 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
-        reason = f"way {way:g} is asked for, and {len(fleets)} way{each} known"
-        return no_answer(reason)
+        return no_answer(f"way {way:g} is asked for, and {len(fleets)} way{each} known")
     fleet = fleets[int(way) - 1]
     hours, size = hours_of(form, fleet.plan, fleet.results, catalog)[0], sized(fleet, catalog)
     answer = _answer(form, fleets, int(way), hours, catalog)
-    month = float(form.filled("hours_per_month")[0])
-    return answer | owning_answer(size, hours, fleet.plan, fleet.results, month)
+    return answer | owning_answer(size, hours, fleet.plan, fleet.results, float(form.filled("hours_per_month")[0]))
 
 
 def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answer]:
@@ -117,10 +117,12 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
     return [_answer(form, fleets, way, each, catalog) for way, each in enumerate(hours, start=1)]
 
 
-def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve the demand of a form within its facility power limit, the cheapest first."""
+def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
+    """Ways to serve the demand of a form within its facility power limit, the cheapest first; ``all_engines``: not only
+    the first way is read.
+    """
     limit = float(form.number("facility_power_limit")[0])
-    every = _every_way(form, catalog)
+    every = _every_way(form, catalog, all_engines)
     within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
     if len(within) == len(every):
         return every
@@ -130,7 +132,7 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     return first_ways(sorted(within, key=lambda fleet: fleet.price))
 
 
-def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
+def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
     if _fills_a_copy(form):
         many = _every_way(with_columns(form, users=MANY_USERS), catalog)
@@ -151,7 +153,7 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
             if beyond > 1.0:  # next the size that the power of this one points to
                 shares[:1], enough = [NEARLY_FULL * share / beyond][: len(shares)], WELL_FILLED
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
-    fleets = _smallest_fleets(form, catalog)
+    fleets = _smallest_fleets(form, catalog, all_engines)
     if not fleets:
         return []
     plans = stacked([fleet.plan for fleet in fleets])
@@ -176,16 +178,16 @@ def _fills_a_copy(form: Table) -> bool:
     return _is_open(form) and bool(np.isnan(form.number("facility_power_limit")[0]))
 
 
-def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
+def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[Fleet]:
     """The smallest fleet of each engine and mode, independent of prices and power."""
     stated = sorted((name, str(values[0])) for name, values in form.columns.items() if name not in _AFTERWARDS)
     # A stated hour price holds for both kinds of accelerators, so that pools of two kinds are compared by number.
-    key = bool(np.isnan(form.number("hour_price")[0])), *stated
+    key = all_engines, bool(np.isnan(form.number("hour_price")[0])), *stated
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        search = _search(form, catalog)
-        cached[key] = _with_curves(search.fleets((mode,) if mode else (ONE, TWO)), catalog)
+        fleets = _search(form, catalog).fleets((mode,) if mode else (ONE, TWO), all_engines)
+        cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
     return cached[key]
 
 
@@ -382,7 +384,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     accelerator, other = short_name(plan.text("accelerator")[0]), str(plan.text("prefill_accelerator")[0])
     answer["prefill_accelerator"] = other if fleet_size.prefill else NOTHING
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
-    cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
+    cost = copy_words(form, answer) + cost_words(form, hours, count / rate * MILLION, " per million output tokens")
     words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost) + _nearer(fleets, way, accelerator)
     stored = computed_formats(plan, catalog)
     weights = str(stored.text("precision")[0])
@@ -414,7 +416,7 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
     many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
     rate = answer["tokens_per_second_per_user"]  # NaN for requests of one token
-    speed = f"{answer['users']:,.0f} users {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
+    speed = f"{people(answer['users'])} {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
 
@@ -437,8 +439,7 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
         return " No measured run is near this way or any other: treat it as an estimate."
     plan, count = fleets[near].plan, fleets[near].accelerators
     sizes = {name: float(plan.number(column)[0]) for name, column in _SIZES.items()}
-    words = way_words(*fleets[near].way, sizes)
-    there = f"{count:,.0f} {accelerator} with {words} are near measured runs"
+    there = f"{count:,.0f} {accelerator} with {way_words(*fleets[near].way, sizes)} are near measured runs"
     return f" No measured run is near this way: treat it as an estimate; {there}."
 
 
@@ -487,6 +488,7 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
         lacks = np.flatnonzero(~np.isnan(results.number("memory")))
         row = int(lacks[-1]) if len(lacks) else -1
         reason = str(results["reason"][row]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
+        reason = short_of_memory(float(tried.number("num_accelerators")[row]), accelerator, reason)
         return no_answer(reason + ("; larger copies or weights of fewer bits need less" if len(lacks) else ""))
     speed, first = results.number("tokens_per_second_per_user"), results.number("ttft")
     fastest, soonest = float(np.nanmax(speed[good])), float(np.nanmin(first[good]))

@@ -37,6 +37,7 @@ from xlperf.explore.objectives import (
     objective_of,
     one_plan,
     short_name,
+    short_of_memory,
     slower,
 )
 from xlperf.explore.search import ranked, stacked
@@ -312,7 +313,7 @@ def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
 def _fed(form: Table, catalog: Catalog) -> Search:
     """The run on the most accelerators that the facility power limit feeds."""
     limit = float(form.number("facility_power_limit")[0])
-    return most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
+    return most_fed(limit, _promising(form, catalog)[1], partial(_mapped, form, catalog=catalog))
 
 
 def _keeps(searched: Search, deadline: float) -> bool:
@@ -323,9 +324,9 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
     """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
 
     Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
-    accelerator time.
+    accelerator time: numbers with equal stages first, then others below the first one that is enough.
     """
-    counts = _promising(form, catalog)
+    every, counts = _promising(form, catalog)
     last = len(counts) - 1
     place = int(np.searchsorted(counts, FIRST_COUNT))
     while True:
@@ -337,20 +338,23 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
     if result.kind != GOOD:
         return result
     work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
-    larger = counts[min(int(np.searchsorted(counts, EFFICIENT * work / deadline)), last) :].tolist()
-    for count in larger[:MOST_TURNS]:
+    first = EFFICIENT * work / deadline
+    larger = counts[min(int(np.searchsorted(counts, first)), last) :].tolist()
+    for place, count in enumerate(larger[:MOST_TURNS]):
         result = _mapped(form, count, catalog)
         if _keeps(result, deadline):
-            return result
+            between = every[(every >= first) & (every < count) & ~np.isin(every, larger[:place])]
+            spread = np.unique(np.linspace(0, len(between) - 1, MOST_TURNS // 2).astype(np.intp))
+            fewer = (_mapped(form, each, catalog) for each in between[spread if len(between) else slice(0)].tolist())
+            return next((run for run in fewer if _keeps(run, deadline)), result)
         faster = result.kind == GOOD and result.results.number("run_time")[0] < best.results.number("run_time")[0]
         best = result if faster else best
     return best
 
 
-def _promising(form: Table, catalog: Catalog) -> Array:
-    """Numbers of accelerators in whole servers with replicas that divide the batch and stages that divide the layers.
-
-    Stages are divisors of the layers, with the embedding and the output projection or without, or powers of two.
+def _promising(form: Table, catalog: Catalog) -> tuple[Array, Array]:
+    """Numbers of accelerators in whole servers with replicas that divide the batch: with any number of stages, and with
+    divisors of the layers, the embedding and the output projection included or not, or powers of two.
     """
     unit, total = (float(value[0]) for value in server_sizes(_plan(form, 1.0, catalog), catalog))
     counts = sold_counts(unit, total, MOST_ACCELERATORS)
@@ -358,8 +362,12 @@ def _promising(form: Table, catalog: Catalog) -> Array:
     heads, layers = (catalog.tables["models"].number(name)[row][0] for name in ("num_attention_heads", "num_layers"))
     stages = {*divisors(layers, layers + 1.0, layers + 2.0), *powers_of_two(layers)}
     shared = float(form.number("global_batch_size")[0]) * float(heads)
-    good = np.logical_or.reduce([divides(counts / number, shared) & divides(number, counts) for number in stages])
-    return np.asarray(counts[good & (counts >= min(unit, counts[-1]))])
+    counts = counts[counts >= min(unit, counts[-1])]
+    good = [
+        np.logical_or.reduce([divides(counts / number, shared) & divides(number, counts) for number in numbers])
+        for numbers in (np.arange(1.0, layers + 1.0).tolist(), stages)
+    ]
+    return counts[good[0]], counts[good[1]]
 
 
 def _stack(form: Table, catalog: Catalog) -> str:
@@ -468,11 +476,12 @@ def _switched_words(plan: Table) -> str:
 
 def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
     accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
-    tokens = form.number("training_tokens")[0] / TERA
+    tokens, time = form.number("training_tokens")[0] / TERA, answer["run_time"]
+    many = f"{tokens:,.3g} T" if tokens >= 0.01 else f"{1000.0 * tokens:,.3g} B"
+    lasts = f"{time / DAY:,.1f} days" if time >= DAY else f"{time / HOUR:,.3g} h"
     return (
-        f"{answer['accelerators']:,.0f} {accelerator} train {model} on {tokens:,.3g} T "
-        f"tokens in {answer['run_time'] / DAY:,.1f} days{cost} at {percent(answer['mfu'], 0)} MFU; largest loss: "
-        f"{answer['largest_loss']}."
+        f"{answer['accelerators']:,.0f} {accelerator} train {model} on {many} tokens in {lasts}{cost} at "
+        f"{percent(answer['mfu'], 0)} MFU; largest loss: {answer['largest_loss']}."
     )
 
 
@@ -482,4 +491,6 @@ def _refused(search: Search) -> Answer:
     stated = " and ".join(name.replace("_", " ") for name in SEARCHED if name not in search.searched)
     remedies = ["more accelerators"] * (search.kind == TOO_LARGE) + [f"{stated} left open"] * bool(stated)
     would = f"; {' or '.join(remedies)} may do" if remedies else ""
-    return no_answer(f"on {count:,.0f} accelerators: {reason}{would}")
+    words = short_of_memory(count, short_name(search.plans.text("accelerator")[0]), reason)
+    words = f"on {count:,.0f} accelerator{'s' * (count != 1.0)}: {reason}" if words == reason else words
+    return no_answer(words + would)

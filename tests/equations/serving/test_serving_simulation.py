@@ -223,6 +223,7 @@ def test_mean_time_per_token_of_a_burst(longest: float, variation: float) -> Non
         ((0.1, 0.01, 0.0001, 100.0), (1, 1), 64, 8, 0.01),
         ((0.1, 0.01, 0.0001, 100.0), (1, 2), 256, 16, 0.02),
         ((0.4, 0.01, 0.0001, 100.0), (2, 2), 128, 32, 0.0),
+        ((0.02, 0.0, 0.0002, 100.0), (2, 1), 64, 1, 0.0),  # the host limits steps: the rate is that of any batch
     ],
 )
 def test_two_pools(

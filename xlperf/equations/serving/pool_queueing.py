@@ -237,7 +237,12 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
     # The remainder of a cycle is waiting: before the prefill first, then for a place.
     remainder = np.where(requests > 1.0, np.maximum(requests / rate - first - decode, 0.0), 0.0)
     wait = np.minimum(burst_wait + queueing, remainder)
-    return Steady(running, first + wait, wait, decode, remainder - wait, rate), prompts
+    # No request waits for a place while there is one: where a step takes as much longer as it has more requests (the
+    # host limits it), any batch gives the rate, and the requests in flight make up the largest.
+    free = np.maximum(times.places - running, 0.0) * times.decode_replicas / rate
+    held = np.where(rate >= times.decode_capacity * (1.0 - _SAME), np.minimum(remainder - wait, free), 0.0)
+    running, decode = running + held * rate / times.decode_replicas, decode + held
+    return Steady(running, first + wait, wait, decode, remainder - wait - held, rate), prompts
 
 
 def pooled_open_state(
