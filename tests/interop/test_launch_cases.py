@@ -223,7 +223,11 @@ def test_a_log_of_llama_3_is_no_llama_2(models: Table, vocabulary: int, model: s
         ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "int8", "bf16"),
         ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", "fp8-tensor", "bf16"),
         ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a16", "int8-128", "bf16"),
-        ("vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt", "fp4", "bf16"),
+        # vLLM takes the cache that a checkpoint of ModelOpt states since 0.13 [vllm pull request 29980]
+        ("vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt", "fp4", "fp8"),
+        # the checkpoint of 16 bits that the NVFP4 row was made of [58.9 GiB in start-up logs of vLLM 0.18]
+        ("vllm serve google/gemma-4-31B-it", "", "bf16"),
+        ("vllm serve nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8 --kv-cache-dtype fp8", "fp8-tensor", "fp8"),
         # checkpoints that are not published in 16 bits
         ("vllm serve openai/gpt-oss-120b", "mxfp4", "bf16"),
         ("vllm serve deepseek-ai/DeepSeek-V3-0324", "fp8-block", "bf16"),
@@ -452,3 +456,22 @@ def test_a_variable_named_as_a_column_is_a_variable(models: Table) -> None:
 def test_servers_that_are_not_read_are_named(text: str, words: str, models: Table) -> None:
     with pytest.raises(InputError, match=words):
         read_launch(text, "file", given=SERVING, models=models)
+
+
+@pytest.mark.parametrize(
+    ("line", "release", "tokens"),
+    [
+        # vllm issue 10517: the longest request in one pass up to 32,768 tokens, longer ones in chunks
+        ("--max-model-len 29000", "0.6.4", "29000"),
+        ("--max-model-len 35000", "0.6.4", "512"),
+        ("", "0.7.3", "2048"),  # 131,072 tokens of the model
+        ("--max-model-len 8192 --enable-chunked-prefill", "0.6.3", "512"),
+        ("--max-model-len 1024", "0.5.0", "2048"),
+        ("--max-model-len 29000", "0.9.2", ""),
+    ],
+)
+def test_passes_of_the_first_engine_of_vllm(models: Table, line: str, release: str, tokens: str) -> None:
+    text = f"vllm serve meta-llama/Llama-3.1-8B-Instruct {line}"
+    given = {"accelerator": "RTX 3090", "prompt length": "1000", "output length": "1", "software release": release}
+    plan = read_launch(text, "line", given=given, models=models).plan
+    assert ("prefill_tokens" in plan and f"{plan['prefill_tokens'][0]:.0f}") == (tokens or False)

@@ -245,7 +245,9 @@ def read_launch(
     columns = _columns_of(given or {}, kind, text)
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"model": model} if model else {}
-    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes)
+    release = {"software_release": lines.facts.get("software_release", read.release)}
+    released = {name: value for name, value in release.items() if value and name not in told.values}
+    plan = plan_of(stack, {**released, **told.values, **own, **columns}, models, notes)
     alike = {"model": plan["model"]} if "model" in plan else {}
     pools = plan_of(stack, {**first.values, **alike}) if parts.prefill else {}
     plan = with_pools(plan, parts.copies, pools, parts.prefill_copies) | columns
@@ -253,13 +255,9 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
-    if read.release:
-        plan.setdefault("software_release", read.release)
     parted = [line.partition("=") for line in own_lines]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
-    if "software_release" in lines.facts:
-        plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
     if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
