@@ -67,12 +67,14 @@ def test_values_for_another_script_that_are_not_known_are_refused(models: Table)
 
 
 def test_settings_that_move_a_result_are_refused_by_name(models: Table) -> None:
-    """Serving C43 (vLLM issues 14450, 20160): adapters have no column; a log interval only gets a note."""
-    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora --max-loras 8 --new-log-colour red"
-    with pytest.raises(InputError, match=r"not read: --enable-lora; --max-loras 8: .*--partial"):
+    """A cache that ranks share has no column; a log interval only gets a note."""
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct -dcp 4 --prefill-context-parallel-size 2 --new-log-colour red"
+    with pytest.raises(InputError, match=r"not read: -dcp 4; --prefill-context-parallel-size 2: .*--partial"):
         read(line, models)
     result = read(line, models, partial=True)
-    assert result.unread == ["--enable-lora", "--max-loras 8"] and result.unknown == ["--new-log-colour red"]
+    assert result.unread == ["-dcp 4", "--prefill-context-parallel-size 2"] and result.unknown == [
+        "--new-log-colour red"
+    ]
 
 
 def test_variables_without_a_value_are_named(models: Table) -> None:
@@ -475,3 +477,74 @@ def test_passes_of_the_first_engine_of_vllm(models: Table, line: str, release: s
     given = {"accelerator": "RTX 3090", "prompt length": "1000", "output length": "1", "software release": release}
     plan = read_launch(text, "line", given=given, models=models).plan
     assert ("prefill_tokens" in plan and f"{plan['prefill_tokens'][0]:.0f}") == (tokens or False)
+
+
+CHART = """servingEngineSpec:
+  modelSpec:
+  - name: "llama3"
+    repository: "{}/vllm-openai"
+    tag: "v0.10.1"
+    modelURL: "meta-llama/Llama-3.1-70B-Instruct"
+    replicaCount: 2
+    requestGPU: 4
+    vllmConfig:
+      enableChunkedPrefill: true
+      enablePrefixCaching: false
+      maxModelLen: 32768
+      maxNumSeqs: 128
+      dtype: "bfloat16"
+      tensorParallelSize: 4
+      gpuMemoryUtilization: 0.92
+      extraArgs: ["--kv-cache-dtype", "fp8"]
+    nodeSelectorTerms:
+      - matchExpressions:
+        - {{key: nvidia.com/gpu.product, operator: "In", values: ["NVIDIA-H100-80GB-HBM3"]}}
+"""
+PROPERTIES = """option.model_id=meta-llama/Llama-3.1-8B-Instruct
+option.tensor_parallel_degree=2
+option.rolling_batch=vllm
+option.max_rolling_batch_size=64
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # vllm-project/production-stack helm/values.yaml: options of vLLM in camel case, a server for each model
+        (CHART.format("vllm"), {"tensor_parallel": 4, "num_accelerators": 8, "memory_fraction": 0.92,
+                                "max_running_batch": 128, "kv_precision": "fp8", "software_release": "0.10.1",
+                                "accelerator": "NVIDIA-H100-80GB-HBM3", "model": "Meta-Llama-3.1-70B"}),
+        (CHART.format("lmcache"), {"software_release": ""}),  # the tag is of LMCache
+        # DJL LMI, serving.properties: degrees were dropped
+        (PROPERTIES, {"tensor_parallel": 2, "num_accelerators": 2, "max_running_batch": 64}),
+        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora --max-loras 4 --max-lora-rank 32 --lora-modules a=b",
+         {"adapters": 4, "resident_adapters": 4, "adapter_rank": 32}),
+        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora", {"adapters": 1, "adapter_rank": 16}),
+        ("vllm serve Qwen/Qwen3.5-397B-A17B-FP8 -tp 8 --language-model-only", {"images": 0}),
+    ],
+)  # fmt: skip
+def test_charts_and_options_of_servers(models: Table, text: str, wanted: dict[str, str | float]) -> None:
+    given = {"prompt length": "1000", "output length": "200"}
+    given |= {} if "gpu.product" in text else {"accelerator": "H100"}
+    plan = read_launch(text, "file", given=given, models=models).plan
+    said_by = {name: plan[name][0] if name in plan else "" for name in wanted}
+    assert said_by == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # options of one server were taken for those of the other
+        ("vllm serve Qwen/Qwen3-32B -tp 8 --kv-cache-dtype fp8\nvllm serve openai/gpt-oss-20b\n",
+         "starts servers of Qwen/Qwen3-32B; openai/gpt-oss-20b: keep the lines of one of them"),
+        ("vllm serve deepseek-ai/DeepSeek-R1 -tp 8 -dcp 8", "-dcp 8"),
+        ("docker run -e NIM_TENSOR_PARALLEL_SIZE=4 nvcr.io/nim/meta/llama-3.1-70b-instruct:1.8.4",
+         "looks like NVIDIA NIM: not read"),
+        ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 4096",
+         "looks like llama.cpp: not read"),
+    ],
+)  # fmt: skip
+def test_servers_that_are_not_read_are_named(models: Table, text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(text, models)
+    assert words in str(caught.value)

@@ -54,7 +54,7 @@ from xlperf.interop.launch_stacks import (
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import LogLines, Setting, lined_settings, log_lines, logged_settings, settings_of
-from xlperf.interop.launch_told import fit, told_by
+from xlperf.interop.launch_told import fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
@@ -196,6 +196,7 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
     containers = None if logged else containers_of(text)
     if containers is not None:
         text, given = containers[0], {**containers[1], **(given or {})}
+        engine, release = engine_of_image(text) if not release else (engine, release)
     own_lines = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next(
         (line.split()[0] for line in own_lines if line and "=" not in line and line.split()[0] in stacks()), ""
@@ -233,6 +234,9 @@ def read_launch(
     text, given, stack, groups, logged, lines, own_lines = read[:7]
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
+    started = models_started([parts.main, *groups[1:]], stack)
+    if len(started) > 1 and "model" not in (given or {}):
+        raise InputError(Fault(name, f"starts servers of {listed(started)}: keep the lines of one of them"))
     told.unknown.extend(first.unknown)
     told.open.extend(first.open)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []

@@ -61,7 +61,14 @@ def serving_precision(
     if STACKS[stack].cache and "kv_precision" not in plan:
         stored = _stored(name, plan.get("model", ""), models)
         reads = stack == "vllm" and _at_least(plan.get("software_release", ""), _READS_CACHE)
-        if reads and own and _CALIBRATED.search(f"{name} {quantized}") and stored is not None and stored.cache and plan.get("precision") == AUTO:
+        if (
+            reads
+            and own
+            and _CALIBRATED.search(f"{name} {quantized}")
+            and stored is not None
+            and stored.cache
+            and plan.get("precision") == AUTO
+        ):
             plan["kv_precision"] = stored.cache
             notes.append(f"kv precision {stored.cache}: the checkpoint states it, and vllm does so since 0.13")
             return
@@ -113,10 +120,16 @@ def _at_least(release: str, first: str) -> bool:
 
 
 def first_passes(plan: Stated, settings: Mapping[str, str], stack: str, models: Table | None) -> None:
-    """Tokens of a pass of vLLM's first engine unless they are stated: the longest request, in chunks beyond 32,768.
+    """Tokens of a pass of vLLM's first engine unless they are stated: the longest request, in chunks beyond 32,768; and
+    the adapters of a server that has some.
 
     Source: vLLM 0.6 and 0.7, config.py SchedulerConfig and arg_utils.py: chunks of 512 tokens, since 0.6.5 of 2,048.
+    LoRAConfig: one adapter of rank 16 in memory at a time, and as many of the host as of the accelerator.
     """
+    if settings.get("@adapters") == "yes":
+        plan.setdefault("adapter_rank", "16")
+        plan.setdefault("resident_adapters", "1")
+        plan.setdefault("adapters", plan["resident_adapters"])
     release = plan.get("software_release", "")
     if stack != "vllm" or not release or "prefill_tokens" in plan or _at_least(release, _SECOND_ENGINE):
         return

@@ -115,8 +115,6 @@ STARTS = [
     "data_parallel_attention=8 software_release=0.10.1 prompt_length=205727;1645824;;48.66",
     "vllm 14447;DeepSeek-R1-AWQ;RTX 3090;16;precision=auto software_release=0.8.3 prompt_length=4095;;21.21;",
     "vllm 15815;Qwen2.5-32B;L40S;2;software_release=0.7.3 prefill_tokens=10000 prompt_length=9999;63152;30.7098;",
-    "vllm 10517, 20,000 tokens in one pass;Meta-Llama-3.1-8B;RTX 3090;1;software_release=0.6.4 prefill_tokens=20000 "
-    "prompt_length=19999;31232;14.9888;",
     "the README of tokenkaki, 40 GB;Qwen3-8B;A100-SXM4-40GB;1;software_release=0.9.2 prompt_length=40959;"
     "136080;15.2683;",
     "ollama 16480, its layers with windows;gpt-oss-120b;MI300X;1;software=sglang precision=auto "
@@ -149,7 +147,7 @@ def test_what_engines_print_at_their_start(catalog: Catalog) -> None:
 
 
 def test_groups_of_layers_are_filled_up(catalog: Catalog) -> None:
-    """Gemma-3-27B on MI300X with vLLM 0.11: 8 padding layers beside 62, 50.05 requests of 4,096 tokens [start-up log]."""
+    """Gemma-3-27B on MI300X with vLLM 0.11: 8 padding layers beside 62, 50.05 requests of 4,096 tokens [log]."""
     result = started(
         catalog, model="Gemma-3-27B", accelerator="MI300X", precision="bf16", prompt_length=4095, prefill_tokens=8192,
         software_release="0.11.0",
