@@ -11,7 +11,7 @@ from functools import cache
 
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Spellings, Table
+from xlperf.catalog.table import Table
 from xlperf.interop.checkpoints import contradicted, described_models, named_model
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number

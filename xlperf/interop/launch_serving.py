@@ -1,5 +1,6 @@
 """What a serving engine does by itself where its command does not say: formats of the checkpoint and of the cache,
-and tokens of a pass."""
+and tokens of a pass.
+"""
 
 from __future__ import annotations
 

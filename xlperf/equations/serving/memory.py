@@ -63,16 +63,16 @@ def _padded_share(layers: Array, others: Array) -> Array:
 
 
 def _cache_tokens(
-    model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array, grouped: Array
+    model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array, batches: Array
 ) -> Array:
     """Cached tokens of a context on one of its ranks, mean over the layers. ``whole``: windows are cached whole;
-    ``grouped``: layers with a window and others have pages by groups. [-]
+    with ``batches`` in flight, layers with a window and others have pages by groups. [-]
     """
     whole = 0.0 * whole if architecture.sparse_attention else whole
     caching = ((core, core.entries) for core in cores_of(architecture))
     far, near = cache_ratio(model, plan.attention_parallel, architecture)
     if some(model.num_local_layers > 0.0) and not architecture.sparse_attention:
-        local = model.num_local_layers
+        local, grouped = model.num_local_layers, batches > 0.0
         far = far * np.where(grouped, _padded_share(model.num_global_layers, local), 1.0)
         near = near * np.where(grouped, _padded_share(local, model.num_global_layers), 1.0)
     entries = [
@@ -201,8 +201,8 @@ def cache_sizes(
     element = _element_size(model, plan, architecture, engine["scaled_latents"])
     own_context = plan.new_tokens + held * plan.running_output
     batches = engine["in_flight_batches"] * (1.0 - whole)
-    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole, batches > 0.0) * element
-    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole, batches > 0.0) * element
+    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole, batches) * element
+    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole, batches) * element
     there = np.where(plan.offload_target == OffloadTarget.HOST, plan.kv_offload, 0.0) * (cache + prefix)
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
