@@ -93,7 +93,8 @@ def test_several_matches_are_listed() -> None:
     assert [re.sub(r"^.*?: ", "", line) for line in str(caught.value).splitlines()] == [
         'model "Llama-3.1" may be one of several; '
         "write one of Meta-Llama-3.1-8B, Meta-Llama-3.1-70B, Meta-Llama-3.1-405B",
-        'accelerator "A100" may be one of several; write one of A100-SXM4-40GB, A100-SXM4-80GB, A100-PCIe-80GB',
+        'accelerator "A100" may be one of several; '
+        "write one of A100-SXM4-40GB, A100-SXM4-80GB, A100-PCIe-80GB, A100-PCIe-40GB",
     ]
 
 

@@ -109,6 +109,19 @@ def test_blank_rows_are_left_out_or_kept(tmp_path: Path) -> None:
         table_from_rows("training", PLAN_HEADER, rows, skip_empty=False)
 
 
+def test_rows_of_units_and_of_totals_are_left_out() -> None:
+    header = ["model", "accelerator", "num accelerators", "prompt length", "output length", "TTFT limit (s)"]
+    plans = [["a", "b", 1, 1000, 100, 1], ["c", "d", 2, 1000, 100, 1]]
+    units, totals = [None, "-", "#", "tokens", "tokens", "s"], ["Total", None, 3, 2000, 200, None]
+    table = table_from_rows("inference", header, [units, *plans, totals])
+    assert table["model"].tolist() == ["a", "c"]
+    assert table.place(1, "model") == "row 3, model"
+    with pytest.raises(InputError, match="row 1, TTFT limit"):
+        table_from_rows("inference", header, [[*units[:-1], "ms"], *plans])
+    with pytest.raises(InputError, match="row 3, prompt length"):
+        table_from_rows("inference", header, [*plans, units])
+
+
 def test_columns_of_numbers_are_checked_at_once() -> None:
     columns = {
         "model": np.array(["a"] * 4, dtype=object),

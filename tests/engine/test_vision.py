@@ -85,12 +85,23 @@ def test_tokens_of_images_are_those_of_engines() -> None:
 
 
 def test_no_images_is_today_to_the_bit() -> None:
-    plain, zero = evaluated({}), evaluated({"images": 0, "image width": 4000, "encoder split": "images"})
+    plain, zero = evaluated({}), evaluated({"image width": 4000, "encoder split": "layers"})
     for name in plain.columns:
         first, second = plain.columns[name], zero.columns[name]
         same = first.tobytes() == second.tobytes() if first.dtype != object else (first == second).all()
         assert same, name
-    assert plain.number("encode_time")[0] == plain.number("memory_encoder")[0] == 0.0
+    assert plain.number("encode_time")[0] == 0.0 < plain.number("memory_encoder")[0]
+
+
+@pytest.mark.parametrize(("model", "gibibytes"), [("Gemma-3-27B", 51.7891), ("gemma-4-31B-it", 58.9)])
+def test_vllm_loads_the_encoder_of_a_model_that_serves_text(model: str, gibibytes: float) -> None:
+    """Weights in start-up logs of 0.11 (gemma-3-27b-it on MI300X) and 0.18 (gemma-4-31B-it on H200)."""
+    plan = {"model": model, "tensor parallel": 1, "num accelerators": 1, "accelerator": "H200"}
+    shown, text = evaluated(plan), evaluated({**plan, "images": 0})
+    assert shown.number("memory_weights")[0] / 2.0**30 == pytest.approx(gibibytes, rel=0.02)
+    encoder = shown.number("memory_encoder")[0]
+    assert shown.number("memory_weights")[0] - text.number("memory_weights")[0] == pytest.approx(encoder)
+    assert evaluated({**plan, "software": "tensorrt-llm"}).number("memory_encoder")[0] == 0.0
 
 
 @pytest.mark.parametrize("model", ["Qwen2.5-VL-72B", "InternVL3-78B", "Gemma-3-27B", "Llama-4-Scout-17B-16E-Instruct"])

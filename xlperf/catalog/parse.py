@@ -33,7 +33,16 @@ from xlperf.catalog.cells import (
     parse_header,
     shown,
 )
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, choice_aliases, schema, split_header, unit_of
+from xlperf.catalog.schema import (
+    EVERY_TABLE,
+    PLAN_TABLES,
+    Column,
+    choice_aliases,
+    counted_nouns,
+    schema,
+    split_header,
+    unit_of,
+)
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
@@ -197,7 +206,8 @@ def parse_rows(
     kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
 ) -> tuple[Table, list[Fault]]:
     """Rows of cells, of which short ones are blank at the end, as a table with every fault; a faulty value is blank
-    there. ``skip_empty`` leaves out rows that are blank in every input column; places still name the original rows.
+    there. ``skip_empty`` leaves out rows that are blank in every input column, a row of units below the header and rows
+    of totals; places still name the original rows.
     """
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -206,7 +216,10 @@ def parse_rows(
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
-        if skip_empty and all(field.position >= width or is_blank(cells[field.position]) for field in fields):
+        filled = (cells[field.position] for field in fields if field.position < width)
+        first = next((value for value in filled if not is_blank(value)), None)
+        odd = kind in PLAN_TABLES and (row == 0 or _word(first) in _TOTALS)
+        if skip_empty and (first is None or (odd and _is_aside(fields, cells, row == 0))):
             continue
         for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
@@ -226,6 +239,28 @@ def parse_rows(
         return codes, [values[first] for first in np.unique(codes, return_index=True)[1].tolist()]
 
     return _table(parsed, header, coded_at, lambda at: _own(values_at(at)), kept, collector, from_text=False)
+
+
+_TOTALS = frozenset("total totals sum subtotal average mean gesamt summe mittelwert".split())
+_UNITS_ROW = frozenset(("-", "#", "unit", "units"))
+
+
+def _word(value: object) -> str:
+    return str(value).strip().rstrip(":").casefold()
+
+
+def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> bool:
+    """Whether a row of a sheet of plans holds no plan: totals in place of a model, or, below the header, units that
+    its columns have anyway.
+    """
+    stated = [(field, cells[field.position]) for field in fields if field.position < len(cells)]
+    words = [(field, _word(value)) for field, value in stated if not is_blank(value)]
+    by_name = {field.column.name: word for field, word in words}
+    if "accelerator" not in by_name and by_name.get("model", by_name.get("name")) in _TOTALS:
+        return True
+    return first and all(
+        word in _UNITS_ROW | {field.symbol.casefold()} | counted_nouns(field.column) for field, word in words
+    )
 
 
 def _table(

@@ -481,6 +481,8 @@ class Spellings:
         cuts += [(self._stored, cut) for cut in (last, *without_variants(last, True))]
         for spelled, own in ((self._whole, text), (self._whole, last), *cuts):
             same = _distinct(spelled.get("".join(words_of(own)) or " ", []))
+            if len(same) > 1 and spelled is self._stored:  # one shape, whose formats the text says itself
+                same = [name for name in same if name.casefold().endswith("bf16")] or same
             if same:
                 return same
         begun = words_of(text)

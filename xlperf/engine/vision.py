@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.join import software_words
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.vision import Encoder, Pictures, encoder_flop, encoder_parameters, pictures_of
 from xlperf.equations.network.topologies import Network
@@ -17,8 +18,13 @@ from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.phases import ENCODE_PARTS
 from xlperf.equations.serving.vision import encoder_work
+from xlperf.interop.software import stack_of_software
 
 RESULTS = ("image_tokens_per_request", "encode_time", "encoder_flop", "encoder_parameters", "memory_encoder")
+
+
+_LOADING = ("vllm", "sglang")
+"""Engines that load the encoder of a model unless they are told --language-model-only."""
 
 
 def shows_images(plans: Table) -> np.ndarray:
@@ -89,8 +95,8 @@ def encoder_constants(
     machine: tuple[Device, Network, Mapping[str, Mapping[str, Array]], Array],
 ) -> tuple[dict[str, Array], list[Remark]]:
     """Constants (rows, 1) of the encoder beside those of the engine, and models that see no images."""
-    shown = shows_images(plans)
-    if not shown.any():
+    shown, loaded = shows_images(plans), _loads_encoder(plans, catalog, models)
+    if not (shown | loaded).any():
         return {}, []
     encoder = encoders(catalog, models)
     known = encoder.layers + encoder.hidden_size + encoder.ffn_size + encoder.num_heads
@@ -104,7 +110,6 @@ def encoder_constants(
     seen = shown & ~lacking
     columns = {
         **dict(zip(ENCODE_PARTS, work.times.T, strict=True)),
-        "encoder_memory": work.memory,
         "image_host_time": np.where(shown, pixels * plan.pixel_time, 0.0),
         "image_tokens_per_request": np.round(pictures.tokens),
         "encode_time": total(work.times),
@@ -112,8 +117,19 @@ def encoder_constants(
         "encoder_parameters": encoder_parameters(encoder),
     }
     constants = {name: np.where(seen, values, 0.0)[:, None] for name, values in columns.items()}
+    constants["encoder_memory"] = np.where((shown | loaded) & ~np.isnan(known), work.memory, 0.0)[:, None]
     words = "model {} has no vision encoder: state vision layers, hidden size, ffn size and heads"
     return constants, [Remark(lacking, words, (plans.text("model"),))]
+
+
+def _loads_encoder(plans: Table, catalog: Catalog, models: np.ndarray) -> np.ndarray:
+    """Plans of text alone, (rows,), whose engine has the encoder in memory all the same: images are not stated."""
+    has_one = catalog.tables["models"].number("vision_layers")[models] > 0.0
+    if not has_one.any():
+        return np.asarray(has_one)
+    software = software_words(plans)
+    loads = np.array([stack_of_software(str(word)) in _LOADING for word in software.words], dtype=bool)
+    return np.asarray(has_one & loads[software.codes] & np.isnan(plans.number("images")))
 
 
 def encoder_results(software: Mapping[str, Array], number: int) -> dict[str, Array]:

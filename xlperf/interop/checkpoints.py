@@ -123,9 +123,9 @@ def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO
     if stated != AUTO:
         return _of_variant(Variant("", "", stated, "", "", "", "", "", ""), models, row, flag)
     variant = variant_of_name(name)
+    if variant is None and states_format(np.array([own]))[0] and name != own:
+        text = dict.fromkeys(text, "")  # the checkpoint of 16 bits that the row's was made of
     known = any(text[column] for column in FORMAT_COLUMNS)
-    if variant is None and not known:
-        variant = variant_of_name(own)
     stored = text["expert_precision"] or text["mlp_precision"]
     is_native = known and variant is not None and stored.partition("-")[0] == variant.layers.partition("-")[0]
     if variant is not None and not is_native:  # the row says in more detail what the words of its name say

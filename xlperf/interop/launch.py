@@ -54,7 +54,7 @@ from xlperf.interop.launch_stacks import (
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import LogLines, Setting, lined_settings, log_lines, logged_settings, settings_of
-from xlperf.interop.launch_told import fit, told_by
+from xlperf.interop.launch_told import fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
@@ -196,6 +196,7 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
     containers = None if logged else containers_of(text)
     if containers is not None:
         text, given = containers[0], {**containers[1], **(given or {})}
+        engine, release = engine_of_image(text) if not release else (engine, release)
     own_lines = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next(
         (line.split()[0] for line in own_lines if line and "=" not in line and line.split()[0] in stacks()), ""
@@ -233,6 +234,9 @@ def read_launch(
     text, given, stack, groups, logged, lines, own_lines = read[:7]
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
+    started = models_started([parts.main, *groups[1:]], stack)
+    if len(started) > 1 and "model" not in (given or {}):
+        raise InputError(Fault(name, f"starts servers of {listed(started)}: keep the lines of one of them"))
     told.unknown.extend(first.unknown)
     told.open.extend(first.open)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
@@ -245,7 +249,9 @@ def read_launch(
     columns = _columns_of(given or {}, kind, text)
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"model": model} if model else {}
-    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes)
+    release = {"software_release": lines.facts.get("software_release", read.release)}
+    released = {name: value for name, value in release.items() if value and name not in told.values}
+    plan = plan_of(stack, {**released, **told.values, **own, **columns}, models, notes)
     alike = {"model": plan["model"]} if "model" in plan else {}
     pools = plan_of(stack, {**first.values, **alike}) if parts.prefill else {}
     plan = with_pools(plan, parts.copies, pools, parts.prefill_copies) | columns
@@ -253,13 +259,9 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
-    if read.release:
-        plan.setdefault("software_release", read.release)
     parted = [line.partition("=") for line in own_lines]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
-    if "software_release" in lines.facts:
-        plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
     if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")

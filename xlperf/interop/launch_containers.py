@@ -26,7 +26,7 @@ POOLS = ("prefill", "decode")
 _TOGETHER = "both"
 _MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _DEEPEST = 60  # levels of a manifest that are searched for containers
-_HINT = re.compile(r"(?:^|[\s{,-])(?:image|containers?|backend|modelArtifacts|context_servers)\s*:")
+_HINT = re.compile(r"(?:^|[\s{,-])(?:image|containers?|backend|modelArtifacts|modelSpec|context_servers)\s*:")
 _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name", "gpu.nvidia.com/model")
 """Ends of the labels of a node that name its accelerator."""
 _TPU_KEYS = (("gke-tpu-accelerator",), ("gke-tpu-topology", "gke-tpu-slice-topology"))
@@ -36,6 +36,7 @@ _ROLE = re.compile(r"(?<![a-z])(prefill|decode)(?![a-z])")
 _LAYERS_OF_STAGES = re.compile(r"\b((?:VLLM|SGLANG)_PP_LAYER_PARTITION)[ ]?[=:][ ]?[\"']?(\d[\d,]{1,200})")
 """Variables of engines that deal layers to stages unevenly."""
 _STARTS = {"vllm": "vllm serve", "sglang": "python3 -m sglang.launch_server --model-path", "trtllm": "trtllm-serve"}
+_CAPITAL = re.compile(r"([A-Z])")
 _QUANTIZED = {"fp8": "fp8", "fp4": "modelopt_fp4", "nvfp4": "modelopt_fp4", "mxfp4": "mxfp4"}
 """Words of a recipe for its precision, as arguments of ``--quantization``."""
 
@@ -50,7 +51,7 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
         return None
     read = documents(text)
     for document in read:
-        for reader in (_of_recipe, _of_chart, _of_servers):
+        for reader in (_of_recipe, _of_chart, _of_values, _of_servers):
             found = reader(document) if isinstance(document, dict) else None
             if found is not None:
                 return found
@@ -195,6 +196,35 @@ def _of_chart(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     named = (str(value) for one in selectors for key, value in one.items() if str(key).endswith(_GPU_KEYS))
     accelerator = next(named, "")
     return _together(lines), {"accelerator": accelerator} if accelerator else {}
+
+
+def _of_values(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
+    """Values of the chart vllm-stack: a server for each model, whose options are flags of vLLM in camel case."""
+    lines, columns = [], dict[str, str]()
+    for spec in _listed(_mapping(values.get("servingEngineSpec")), "modelSpec"):
+        options = {**_mapping(spec.get("vllmConfig"))}
+        extra = shlex.join(_container_words(options.pop("extraArgs", [])))
+        flags = {_CAPITAL.sub(r"-\1", str(name)).lower(): str(value) for name, value in options.items()}
+        told = _as_flags(
+            _STARTS["vllm"], {name: flags[name] for name in flags if name != "v0"}, str(spec.get("modelURL"))
+        )
+        image = f"# {spec.get('repository', '')}:{spec.get('tag', '')}"
+        lines.append(f"{POOL} {_TOGETHER} {spec.get('replicaCount', '1')}\n{image}\n{told} {extra}".rstrip())
+        terms = [one for term in _listed(spec, "nodeSelectorTerms") for one in _listed(term, "matchExpressions")]
+        named = (
+            str(value)
+            for one in terms
+            if str(one.get("key", "")).endswith(_GPU_KEYS)
+            for value in one.get("values") or []
+        )
+        columns |= {"accelerator": next(named, "")}
+    return ("\n".join(lines), {name: value for name, value in columns.items() if value}) if lines else None
+
+
+def _listed(stated: Mapping[Any, Any], name: str) -> list[Mapping[Any, Any]]:
+    """Mappings of a list in a manifest; none if there is no such list."""
+    value = stated.get(name)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _of_recipe(recipe: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:

@@ -11,23 +11,12 @@ from functools import cache
 
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Spellings, Table
-from xlperf.interop.checkpoints import (
-    AUTO,
-    LONGEST_MODEL,
-    MODELSCOPE,
-    SIXTEEN_BITS,
-    bits_of,
-    contradicted,
-    described_models,
-    formats_of_checkpoint,
-    named_model,
-    variant_of_method,
-    variant_of_name,
-)
+from xlperf.catalog.table import Table
+from xlperf.interop.checkpoints import contradicted, described_models, named_model
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
+from xlperf.interop.launch_serving import first_passes, serving_precision
 from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 
@@ -111,7 +100,8 @@ def plan_of(
     _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
     plan |= _model(plan, settings, models, stack, notes)
     if not training:
-        _serving_precision(plan, settings, stack, models, notes)
+        serving_precision(plan, settings, stack, models, notes)
+        first_passes(plan, settings, stack, models)
         _running(plan, settings, stack, notes)
     without = [row for row in stack_defaults(stack) if row[0] not in plan]
     if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
@@ -439,68 +429,3 @@ def _model(
         named = named.rstrip("/").rpartition("/")[2] if named[:1] in "/$." else named  # of a folder its last part
         return {LACKS: f"the file names {named}, which the catalog lacks: {how}"}
     return {LACKS: f"no model of the catalog has {nearest}: {how}"} if nearest else {}
-
-
-def _serving_precision(
-    plan: Stated, settings: Mapping[str, str], stack: str, models: Table | None, notes: list[str]
-) -> None:
-    """Precision of weights, activations and cache, and whence it is known."""
-    name = (settings.get("@model") or plan.get("model", ""))[:LONGEST_MODEL].rstrip("/")
-    dtype = settings.get("@dtype", "").replace("auto", "")
-    quantized = settings.get("@quantized", "")
-    own = stored_precision(name, plan.get("model", ""), models)
-    asked = plan.get("precision", "bf16" if dtype and not own else "")
-    # A stated fp8 is enough for a checkpoint of one precision; other formats have scales that their words do not tell.
-    stated = variant_of_name(name)
-    is_mixed = stated is not None and bool(stated.attention or stated.others or stated.wide_layers)
-    alike = bits_of(asked) == bits_of(own) and (bits_of(own) != "fp8" or is_mixed)
-    if own and (asked in ("", AUTO) or alike):
-        plan["precision"] = AUTO
-        notes.append(f"precision {own} of the checkpoint: {_named_format(plan, name, models)}")
-    elif not asked and (method := variant_of_method(quantized)):
-        plan["precision"] = method.layers
-        notes.append(f"precision {method.layers}: --quantization {quantized}")
-    elif "precision" not in plan and (dtype or stated):
-        plan["precision"] = dtype or "bf16"
-    elif "precision" not in plan:
-        also = f", and {quantized} states none" if quantized else ""
-        notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{also}")
-    narrow = bool(own) if plan.get("precision") == AUTO else plan.get("precision", "bf16") not in SIXTEEN_BITS
-    if dtype and narrow:
-        notes.append(f"dtype {dtype} is of the activations, not of the {own or plan['precision']} weights")
-    if STACKS[stack].cache and "kv_precision" not in plan:
-        plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
-        if narrow:
-            notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
-
-
-def _named_format(plan: Stated, name: str, models: Table | None) -> str:
-    """Source of the format of a checkpoint, whose name the plan gets as its model if the name alone states it."""
-    variant, model = variant_of_name(name), plan.get("model", "")
-    if variant is None or models is None or variant == variant_of_name(model):
-        row = _row_of(models, model)
-        source = str(models.text("checkpoint_source")[row]) if models is not None and row >= 0 else ""
-        return source or (variant.source if variant is not None else "its row of models")
-    checkpoint = (name if "/" in variant.words else name.rpartition("/")[2]).replace(*MODELSCOPE)
-    if Spellings(models).names(checkpoint) == [model]:
-        plan["model"] = checkpoint
-    else:  # a name that is no spelling of the model says its format nowhere else
-        plan["precision"] = variant.layers
-    return variant.source
-
-
-def _row_of(models: Table | None, model: str) -> int:
-    if models is None:
-        return -1
-    names, alike = models.text("model").tolist(), (model, named_model([model], models))
-    return next((names.index(name) for name in alike if name in names), -1)
-
-
-def stored_precision(name: str, model: str, models: Table | None) -> str:
-    """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits."""
-    row = _row_of(models, model)
-    variant = variant_of_name(name)
-    result = variant.layers if variant else ""
-    if models is not None and row >= 0:
-        result = formats_of_checkpoint(models, row, name or model).main
-    return "" if result in SIXTEEN_BITS else result

@@ -17,6 +17,7 @@ from xlperf.interop.launch_stacks import (
     last,
     moves,
     stacks,
+    started_server,
     still_variables,
     value_of,
     variables,
@@ -56,6 +57,18 @@ class Told(NamedTuple):
     handed: list[str]
     scripts: list[str]
     started: list[str]
+
+
+def models_started(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> list[str]:
+    """Models of the servers that commands start, each once; of variables none."""
+    known = by_name(stack)
+    models = []
+    for group in (group for text in groups for group in text):
+        words = " ".join(word for one in group if one.name == COMMAND for word in one.arguments)
+        if started_server(words):
+            named = [one for one in group if any(flag.column == "@model" for flag in candidates_of(known, one.name))]
+            models += [one.argument for one in named[-1:] if one.argument and "$" not in one.argument]
+    return list(dict.fromkeys(models))
 
 
 def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:

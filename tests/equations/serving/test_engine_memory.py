@@ -114,6 +114,9 @@ STARTS = [
     "vllm recipes 12;Qwen3-Coder-480B-A35B-Instruct;H200-SXM-141GB;8;precision=fp8 expert_parallel=8 "
     "data_parallel_attention=8 software_release=0.10.1 prompt_length=205727;1645824;;48.66",
     "vllm 14447;DeepSeek-R1-AWQ;RTX 3090;16;precision=auto software_release=0.8.3 prompt_length=4095;;21.21;",
+    "vllm 15815;Qwen2.5-32B;L40S;2;software_release=0.7.3 prefill_tokens=10000 prompt_length=9999;63152;30.7098;",
+    "the README of tokenkaki, 40 GB;Qwen3-8B;A100-SXM4-40GB;1;software_release=0.9.2 prompt_length=40959;"
+    "136080;15.2683;",
     "ollama 16480, its layers with windows;gpt-oss-120b;MI300X;1;software=sglang precision=auto "
     "prompt_length=131071;;;4.54",
 ]
@@ -141,6 +144,15 @@ def test_what_engines_print_at_their_start(catalog: Catalog) -> None:
         for line, value in zip(lines, result.number(name), strict=True):
             if line[place]:
                 assert value / unit == pytest.approx(float(line[place]), rel=tolerance), (line[0], name)
+
+
+def test_groups_of_layers_are_filled_up(catalog: Catalog) -> None:
+    """Gemma-3-27B on MI300X with vLLM 0.11: 8 padding layers beside 62, 50.05 requests of 4,096 tokens [log]."""
+    result = started(
+        catalog, model="Gemma-3-27B", accelerator="MI300X", precision="bf16", prompt_length=4095, prefill_tokens=8192,
+        software_release="0.11.0",
+    )  # fmt: skip
+    assert result.number("max_concurrency")[0] == pytest.approx(50.05, rel=0.03)
 
 
 def test_sglang_shares_what_the_groups_of_ranks_leave(catalog: Catalog) -> None:
@@ -179,7 +191,7 @@ def test_a_plan_without_a_release_says_what_earlier_ones_have_room_for(catalog: 
     plan = {"model": "gpt-oss-120b", "precision": "fp4", "activation_precision": "bf16", "prompt_length": 131_071,
             "prefill_tokens": 1024, "memory_fraction": 0.95}  # fmt: skip
     newest, stated = started(catalog, **plan), started(catalog, **plan, software_release="0.11.0")
-    assert "vllm before 0.20 has room for 0.779 such requests, not 1.65" in newest.text("reason")[0]
+    assert "vllm before 0.17 has room for 0.779 such requests, not 1.65" in newest.text("reason")[0]
     assert "no release" not in stated.text("reason")[0]
     flash = started(
         catalog, 8, model="DeepSeek-V4-Flash", accelerator="B200-SXM-180GB", expert_parallel=8, precision="fp4",

@@ -53,9 +53,9 @@ def test_vllm_on_one_h100_has_room_for_about_9500_tokens_of_70b_in_fp8() -> None
     """70.6 GB of weights in 0.9 of 79.1 GiB; 1.7 GiB to choose 1,024 tokens, 0.4 beside; the rest is 160 KiB a token.
 
     With 256 requests the prefill takes more, 1.6 GiB. Its own cache of 16 bits has room for half as many. Releases from
-    0.21 on take graphs off as well.
+    0.20 on take graphs off as well.
     """
-    engine = {**ONE_H100, **LOADED, "software": "vllm", "software release": "0.20.1"}
+    engine = {**ONE_H100, **LOADED, "software": "vllm", "software release": "0.19.1"}
     assert places(engine)[0] * 100 == pytest.approx(9_500 / 2, rel=0.05)
     plan = {**engine, "kv precision": "fp8"}
     tokens, fewer = places(plan, {**plan, "max running batch": 256}) * 100
@@ -340,7 +340,7 @@ def test_vllm_of_2024_keeps_buffers_that_are_added_up_in_the_switch() -> None:
     plan = {**ONE_H100, **LOADED, "model": "Meta-Llama-3.1-405B", "precision": "bf16", "accelerator": "H200-SXM-141GB",
             "num accelerators": 8, "tensor parallel": 8, "max running batch": 1024, "prefill tokens": 1024}  # fmt: skip
     early, late = places(
-        {**plan, "software": "vllm-0.6"}, {**plan, "software": "vllm", "software release": "0.20.1"}
+        {**plan, "software": "vllm-0.6"}, {**plan, "software": "vllm", "software release": "0.19.1"}
     ) * 100  # fmt: skip
     assert early == pytest.approx(17_595 * 16, rel=0.2)
     token = 126 * 2 * 8 * 128 * 2 / 8
@@ -350,7 +350,7 @@ def test_vllm_of_2024_keeps_buffers_that_are_added_up_in_the_switch() -> None:
     ampere = {**small, "accelerator": "A100-SXM4-80GB", "num accelerators": 4, "tensor parallel": 4}
     for alike in (small, ampere):
         early, late = (
-            places({**alike, "software": "vllm-0.6"}, {**alike, "software": "vllm", "software release": "0.20.1"}) * 100
+            places({**alike, "software": "vllm-0.6"}, {**alike, "software": "vllm", "software release": "0.19.1"}) * 100
         )
         held = 32 * 2 * 8 * 128 * 2 / alike["tensor parallel"]
         assert (late - early) * held == pytest.approx(1024 * 128_256 * (38.3 - 14.0), rel=0.02)

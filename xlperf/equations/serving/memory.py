@@ -45,11 +45,36 @@ def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: N
     return np.asarray(np.where(share > 0.0, pools, keys + states) + 0.0 * (keys + states + share))
 
 
-def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
-    """Cached tokens of a context on one of its ranks, mean over the layers; ``whole``: windows are cached whole. [-]"""
+_ALIKE = 1.25
+"""Ratio of the layers of two kinds up to which the larger number is the size of their groups. [-]"""
+
+
+def _padded_share(layers: Array, others: Array) -> Array:
+    """Layers of a kind with those that fill its last group over its own: an engine gives pages to groups of layers of
+    one kind, as many in each group as the rarer kind has (vLLM v1/core/kv_cache_utils.py,
+    _get_kv_cache_groups_uniform_page_size: "Add 8 padding layers" for Gemma-3-27B).
+
+    >>> _padded_share(np.array([52.0, 10.0, 18.0, 4.0]), np.array([10.0, 52.0, 18.0, 0.0])).round(3).tolist()
+    [1.154, 1.0, 1.0, 1.0]
+    """
+    least, most = np.minimum(layers, others), np.maximum(layers, others)
+    group = np.where(most < _ALIKE * least, most, least)
+    return np.where(least > 0.0, divide(ceil_div(layers, np.maximum(group, 1.0)) * group, layers), 1.0)
+
+
+def _cache_tokens(
+    model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array, batches: Array
+) -> Array:
+    """Cached tokens of a context on one of its ranks, mean over the layers. ``whole``: windows are cached whole;
+    with ``batches`` in flight, layers with a window and others have pages by groups. [-]
+    """
     whole = 0.0 * whole if architecture.sparse_attention else whole
     caching = ((core, core.entries) for core in cores_of(architecture))
     far, near = cache_ratio(model, plan.attention_parallel, architecture)
+    if some(model.num_local_layers > 0.0) and not architecture.sparse_attention:
+        local, grouped = model.num_local_layers, batches > 0.0
+        far = far * np.where(grouped, _padded_share(model.num_global_layers, local), 1.0)
+        near = near * np.where(grouped, _padded_share(local, model.num_global_layers), 1.0)
     entries = [
         core.layers(model) * cached(model, context, whole, plan.context_parallel) * (near if core is LOCAL else far)
         for core, cached in caching
@@ -117,7 +142,8 @@ def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_si
     """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
     window = np.where(np.isfinite(model.window), model.window, 0.0)
     held = tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
-    share = np.where(batches > 0.0, model.num_local_layers / model.num_layers, 0.0)
+    local = model.num_local_layers * _padded_share(model.num_local_layers, model.num_global_layers)
+    share = np.where(batches > 0.0, local / model.num_layers, 0.0)
     return np.asarray(share * token_size * np.maximum(held, 0.0) / plan.context_parallel)
 
 
@@ -174,8 +200,9 @@ def cache_sizes(
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     element = _element_size(model, plan, architecture, engine["scaled_latents"])
     own_context = plan.new_tokens + held * plan.running_output
-    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * element
-    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * element
+    batches = engine["in_flight_batches"] * (1.0 - whole)
+    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole, batches) * element
+    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole, batches) * element
     there = np.where(plan.offload_target == OffloadTarget.HOST, plan.kv_offload, 0.0) * (cache + prefix)
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
@@ -184,7 +211,6 @@ def cache_sizes(
         if core.index is not None:
             keys = layers * core.share(model) * core.index(model)
             cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
-    batches = engine["in_flight_batches"] * (1.0 - whole)
     in_flight = _local_in_flight(model, plan, batches, token_size * element, own_context)
     if architecture.sparse_attention:
         stages = layers / model.num_layers

@@ -95,4 +95,4 @@ def encoder_work(
     times[:, FIXED] = np.maximum(launching - total(times), 0.0)
     shown = (layers > 0.0) & (pictures.sequences > 0.0)
     weights = encoder_parameters(encoder) * SIZE / split
-    return EncoderWork(np.where(shown[:, None], times, 0.0), np.where(shown, weights, 0.0))
+    return EncoderWork(np.where(shown[:, None], times, 0.0), weights)

@@ -1,0 +1,107 @@
+"""What serving files leave to the engine by its release, charts and options of servers, and what is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.table import Table
+from xlperf.interop.launch import read_launch
+
+SERVING = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
+
+
+@pytest.fixture(scope="module")
+def models() -> Table:
+    return load_catalog().tables["models"]
+
+
+@pytest.mark.parametrize(
+    ("line", "release", "tokens"),
+    [
+        # vllm issue 10517: the longest request in one pass up to 32,768 tokens, longer ones in chunks
+        ("--max-model-len 29000", "0.6.4", "29000"),
+        ("--max-model-len 35000", "0.6.4", "512"),
+        ("", "0.7.3", "2048"),  # 131,072 tokens of the model
+        ("--max-model-len 8192 --enable-chunked-prefill", "0.6.3", "512"),
+        ("--max-model-len 1024", "0.5.0", "2048"),
+        ("--max-model-len 29000", "0.9.2", ""),
+    ],
+)
+def test_passes_of_the_first_engine_of_vllm(models: Table, line: str, release: str, tokens: str) -> None:
+    text = f"vllm serve meta-llama/Llama-3.1-8B-Instruct {line}"
+    given = {"accelerator": "RTX 3090", "prompt length": "1000", "output length": "1", "software release": release}
+    plan = read_launch(text, "line", given=given, models=models).plan
+    assert ("prefill_tokens" in plan and f"{plan['prefill_tokens'][0]:.0f}") == (tokens or False)
+
+
+CHART = """servingEngineSpec:
+  modelSpec:
+  - name: "llama3"
+    repository: "{}/vllm-openai"
+    tag: "v0.10.1"
+    modelURL: "meta-llama/Llama-3.1-70B-Instruct"
+    replicaCount: 2
+    requestGPU: 4
+    vllmConfig:
+      enableChunkedPrefill: true
+      enablePrefixCaching: false
+      maxModelLen: 32768
+      maxNumSeqs: 128
+      dtype: "bfloat16"
+      tensorParallelSize: 4
+      gpuMemoryUtilization: 0.92
+      extraArgs: ["--kv-cache-dtype", "fp8"]
+    nodeSelectorTerms:
+      - matchExpressions:
+        - {{key: nvidia.com/gpu.product, operator: "In", values: ["NVIDIA-H100-80GB-HBM3"]}}
+"""
+PROPERTIES = """option.model_id=meta-llama/Llama-3.1-8B-Instruct
+option.tensor_parallel_degree=2
+option.rolling_batch=vllm
+option.max_rolling_batch_size=64
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # vllm-project/production-stack helm/values.yaml: options of vLLM in camel case, a server for each model
+        (CHART.format("vllm"), {"tensor_parallel": 4, "num_accelerators": 8, "memory_fraction": 0.92,
+                                "max_running_batch": 128, "kv_precision": "fp8", "software_release": "0.10.1",
+                                "accelerator": "NVIDIA-H100-80GB-HBM3", "model": "Meta-Llama-3.1-70B"}),
+        (CHART.format("lmcache"), {"software_release": ""}),  # the tag is of LMCache
+        # DJL LMI, serving.properties: degrees were dropped
+        (PROPERTIES, {"tensor_parallel": 2, "num_accelerators": 2, "max_running_batch": 64}),
+        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora --max-loras 4 --max-lora-rank 32",
+         {"adapters": 4, "resident_adapters": 4, "adapter_rank": 32}),
+        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora", {"adapters": 1, "adapter_rank": 16}),
+        ("vllm serve Qwen/Qwen3.5-397B-A17B-FP8 -tp 8 --language-model-only", {"images": 0}),
+    ],
+)  # fmt: skip
+def test_charts_and_options_of_servers(models: Table, text: str, wanted: dict[str, str | float]) -> None:
+    given = {"prompt length": "1000", "output length": "200"}
+    given |= {} if "gpu.product" in text else {"accelerator": "H100"}
+    plan = read_launch(text, "file", given=given, models=models).plan
+    said_by = {name: plan[name][0] if name in plan else "" for name in wanted}
+    assert said_by == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # options of one server were taken for those of the other
+        ("vllm serve Qwen/Qwen3-32B -tp 8 --kv-cache-dtype fp8\nvllm serve openai/gpt-oss-20b\n",
+         "starts servers of Qwen/Qwen3-32B; openai/gpt-oss-20b: keep the lines of one of them"),
+        ("vllm serve deepseek-ai/DeepSeek-R1 -tp 8 -dcp 8", "-dcp 8"),
+        ("docker run -e NIM_TENSOR_PARALLEL_SIZE=4 nvcr.io/nim/meta/llama-3.1-70b-instruct:1.8.4",
+         "looks like NVIDIA NIM: not read"),
+        ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 4096",
+         "looks like llama.cpp: not read"),
+    ],
+)  # fmt: skip
+def test_servers_of_several_models_and_of_stacks_without_a_reader(models: Table, text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_launch(text, "file", given=SERVING, models=models)
+    assert words in str(caught.value)
