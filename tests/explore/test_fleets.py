@@ -16,6 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.equations.serving.vision import encode_pool_size
 from xlperf.explore.fleet_plans import ONE, TWO, engines_of, with_columns
 from xlperf.explore.forms import answer_of, evaluate_forms, tables_of, ways_of
 from xlperf.explore.objectives import TABLES
@@ -324,6 +325,15 @@ def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
     )
     assert text["monthly_cost"] <= answer["monthly_cost"] and text["encode_time"] == 0.0 < answer["encode_time"]
     assert none["answer"] == alone["answer"]
+    # A pool that encodes for all copies is counted, paid for and powered as the accelerators of the copies.
+    pooled = answer_of(form_of(asked | {"images": 8.0, "image_width": 1280.0, "encoder_split": "pool"}), catalog)
+    busy = pooled["request_rate"] * pooled["encode_time"]
+    assert busy < pooled["encode_accelerators"] <= encode_pool_size(busy) + 1.0
+    used = pooled["copies"] * pooled["copy_size"] + pooled["encode_accelerators"]
+    assert used <= pooled["accelerators"] < used + pooled["server_size"]
+    assert pooled["monthly_cost"] == pytest.approx(pooled["accelerators"] * pooled["hour_price"] * 730.0 * 3600.0)
+    assert f"{pooled['encode_accelerators']:.0f} encode images" in pooled["answer"]
+    assert answer["encode_accelerators"] == none["encode_accelerators"] == 0.0
     blind = answer_of(form_of(SMALL | {"images": 1.0}), catalog)
     assert "Meta-Llama-3.1-8B has no vision encoder" in blind["answer"]
 

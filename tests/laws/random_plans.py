@@ -281,7 +281,7 @@ def _images(number: int) -> Row:
         "image_width": (None, 448, 1920)[turn // 3 % 3],
         "image_height": (None, 336, 1080)[turn // 4 % 3],
         "image_tokens": (None, None, 256, 1000)[turn % 4],
-        "encoder_split": ("layers", "images")[turn % 2],
+        "encoder_split": ("layers", "images", "pool")[turn % 3],
         "pixel_time": (None, 10, 40)[turn // 5 % 3],
     }
 

@@ -56,6 +56,7 @@ from xlperf.explore.money import (
     power_words,
     serving,
     sized,
+    with_encoders,
     with_prices,
 )
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
@@ -185,7 +186,7 @@ def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     if key not in cached:
         mode = str(form.text("mode")[0])
         search = _search(form, catalog)
-        cached[key] = _with_curves(search.fleets((mode,) if mode else (ONE, TWO)), catalog)
+        cached[key] = _with_curves(with_encoders(search.fleets((mode,) if mode else (ONE, TWO)), catalog), catalog)
     return cached[key]
 
 
@@ -333,6 +334,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     shown = form.filled("images") > 0.0
     for name in ("images", "image_width", "image_height"):
         columns[name] = np.where(shown, form.filled(name), np.nan)
+    columns["encoder_split"] = np.where(shown, form.filled("encoder_split"), "")
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
@@ -343,11 +345,12 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     plan, results = fleet.plan, fleet.results
     answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
     fleet_size = sized(fleet, catalog)
-    users, load, size, server, *_, longer = fleet_size
+    users, load, size, server, *_, longer, _ = fleet_size
     answer["tokens_per_second_per_accelerator"] /= longer
     copies, kinds = fleet_size.whole()
     answer |= {name: float(plan.number(name)[0]) for name in (*DEGREES, *_CHOSEN) if name in plan}
     answer |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
+    answer["encode_accelerators"] = fleet_size.encoders(copies)
     answer |= {"server_size": server, "servers": fleet_size.servers, "way": float(way), "num_ways": float(len(fleets))}
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
         answer |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
@@ -410,9 +413,12 @@ _MANY = 1.5  # ratio of accelerators of whole servers to accelerators in use fro
 
 def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
     unit = f"{'slice' if slices else 'server'}{'s' * (answer['servers'] != 1)}"
-    used = answer["copies"] * answer["copy_size"]
+    encoding = answer["encode_accelerators"]
+    used = answer["copies"] * answer["copy_size"] + encoding
+    aside = [f"{used:,.0f} would do"] if answer["accelerators"] >= _MANY * used else []
+    aside += [f"{encoding:,.0f} encode images"] if encoding else []
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
-    many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
+    many += f" ({', '.join(aside)})" if aside else ""
     rate = answer["tokens_per_second_per_user"]  # NaN for requests of one token
     speed = f"{answer['users']:,.0f} users {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
