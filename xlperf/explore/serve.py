@@ -35,6 +35,7 @@ from xlperf.explore.fleet_plans import (
     engines_of,
     first_ways,
     in_slices,
+    way_words,
     with_columns,
 )
 from xlperf.explore.fleets import STATE, FleetSearch
@@ -60,7 +61,7 @@ from xlperf.explore.money import (
     with_prices,
 )
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
-from xlperf.explore.owning import owning_answer, unread_score
+from xlperf.explore.owning import SURE, owning_answer, unread_score
 from xlperf.explore.search import stacked
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
@@ -84,7 +85,6 @@ _LIMITS = {
 }
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
-SURE = 0.8  # probability with which a fleet should be large enough [-]
 _FAR = "EXTRAPOLATED"
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Cached ways to serve a demand, by the part of the catalog that the form names."""
@@ -413,8 +413,7 @@ _MANY = 1.5  # ratio of accelerators of whole servers to accelerators in use fro
 
 def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
     unit = f"{'slice' if slices else 'server'}{'s' * (answer['servers'] != 1)}"
-    encoding = answer["encode_accelerators"]
-    used = answer["copies"] * answer["copy_size"] + encoding
+    used = answer["copies"] * answer["copy_size"] + (encoding := answer["encode_accelerators"])
     aside = [f"{used:,.0f} would do"] if answer["accelerators"] >= _MANY * used else []
     aside += [f"{encoding:,.0f} encode images"] if encoding else []
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
@@ -423,14 +422,6 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     speed = f"{answer['users']:,.0f} users {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
-
-
-def way_words(software: str, mode: str, answer: Answer) -> str:
-    """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
-    if mode != TWO:
-        return f"{software_title(software)} in one pool"
-    prefill = answer["prefill_accelerators"]
-    return f"{software_title(software)}, {prefill:,.0f} prefill and {answer['copy_size'] - prefill:,.0f} decode"
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
