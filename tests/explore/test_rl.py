@@ -15,7 +15,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.explore.forms import form_of
 from xlperf.explore.objectives import PLAN, TABLES, Answer
-from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines, scoring_rate
+from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines, scoring_rates
 
 PLAIN = {"rollout_slowdown": "1", "training_slowdown": "1", "sync_overhead": "0"}
 SMALL = {"model": "Qwen3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "32", "samples_per_prompt": "32",
@@ -129,7 +129,9 @@ def test_scores_take_what_serving_takes_and_rules_take_nothing() -> None:
     busy = max(beside["rollout_time"], beside["scoring_time"]) + beside["training_time"] + beside["log_prob_time"]
     assert beside["step_time"] == pytest.approx(busy + beside["sync_time"], rel=1e-9)
     form = form_of("rl", SMALL | judge | {"reward_output": "500"})
-    assert scoring_rate(form, Lengths.of(form), load_catalog()) < 0.8 * 2048.0 / alone
+    assert scoring_rates(form, Lengths.of(form), load_catalog()).max() < 0.8 * 2048.0 / alone
+    large = answer(**FIXED | {"num_accelerators": "16"}, reward_model="DeepSeek-V3", reward_accelerators="8")
+    assert "no split of these accelerators" in large["answer"]  # it needs 32
     with pytest.raises(InputError, match="reward accelerators must be from 0 to below 32, and need a reward model"):
         answer(reward_accelerators="8")
 

@@ -151,12 +151,15 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
     usable = [engine for engine in engines if not engine.reason]
     if not usable:
         return no_answer(f"no rollout engine of up to {engines[-1].degree:,.0f} accelerators: {engines[-1].reason}")
-    rate = scoring_rate(form, lengths, catalog)
-    if not rate > 0.0:
+    rates = scoring_rates(form, lengths, catalog)
+    if not rates.max() > 0.0:
         return no_answer(f"no engine of up to {_DEGREES[-1]:,.0f} accelerators has room for the reward model")
-    splits = _splits(form, lengths, usable, rate, catalog)
+    splits = _splits(form, lengths, usable, rates, catalog)
     if not splits:
-        return no_answer("no split of these accelerators has room for a rollout engine and for a trainer that fits")
+        judge = ", beside the reward model" if form.word("reward_model") else ""
+        return no_answer(
+            f"no split of these accelerators has room for a rollout engine and for a trainer that fits{judge}"
+        )
     best = min(splits, key=lambda split: split.step)
     return _answer(form, lengths, best, splits)
 
@@ -195,10 +198,12 @@ def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Eng
     return engines
 
 
-def scoring_rate(form: Table, lengths: Lengths, catalog: Catalog) -> float:
-    """Rollouts that one accelerator scores in a second with the best engine of the reward model; infinite by rule."""
+def scoring_rates(form: Table, lengths: Lengths, catalog: Catalog) -> Array:
+    """Rollouts that one accelerator scores in a second with the best engine of the reward model among those of no more
+    accelerators than each degree, 0 without one; infinite by rule.
+    """
     if not form.word("reward_model"):
-        return np.inf
+        return np.full(len(_DEGREES), np.inf)
     columns: dict[str, Any] = {"model": form.text("reward_model"), "accelerator": form.text("accelerator")}
     columns |= {"software": form.filled("rollout_software"), "precision": form.filled("rollout_precision")}
     columns |= {"prompt_length": form.value("prompt_length") + np.ceil(lengths.mean), "concurrency": _SCORED}
@@ -207,19 +212,20 @@ def scoring_rate(form: Table, lengths: Lengths, catalog: Catalog) -> float:
     plans = stacked([with_columns(one, **{COUNT: degree, "tensor_parallel": degree}) for degree in _DEGREES])
     results = evaluate(plans, catalog)
     each = np.where(results["fits"] == 1.0, results.number("max_request_rate") / plans.number(COUNT), 0.0)
-    return float(np.nan_to_num(each).max())
+    return np.asarray(np.maximum.accumulate(np.nan_to_num(each)))
 
 
-def _splits(form: Table, lengths: Lengths, engines: list[Engine], rate: float, catalog: Catalog) -> list[Split]:
+def _splits(form: Table, lengths: Lengths, engines: list[Engine], rates: Array, catalog: Catalog) -> list[Split]:
     """Every split that is tried with its fastest engine and trainer, last those near the best, by those that score."""
     count, rewards = form.value(COUNT), form.stated("reward_accelerators")
-    if np.isinf(rate):
+    by_rule = bool(np.isinf(rates).all())
+    if by_rule:
         numbers = [0.0]
     elif rewards == rewards:
         numbers = [rewards]
     else:
         numbers = np.arange(0.0, count, _unit(form, count, lengths, catalog)).tolist()
-    if max(numbers) >= count or (rewards > 0.0 and np.isinf(rate)):
+    if max(numbers) >= count or (rewards > 0.0 and by_rule):
         problem = f"reward accelerators must be from 0 to below {count:,.0f}, and need a reward model"
         raise InputError(Fault(form.place(0, "reward_accelerators"), problem))
     trainers: dict[float, Trainer | None] = {}
@@ -229,7 +235,7 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], rate: float, c
             trainers[accelerators] = _trainer(form, lengths, accelerators, catalog)
         return trainers[accelerators]
 
-    return [one for number in numbers for one in _beside(form, lengths, engines, (number, rate), trainer, catalog)]
+    return [one for number in numbers for one in _beside(form, lengths, engines, (number, rates), trainer, catalog)]
 
 
 def _unit(form: Table, count: float, lengths: Lengths, catalog: Catalog) -> float:
@@ -238,7 +244,7 @@ def _unit(form: Table, count: float, lengths: Lengths, catalog: Catalog) -> floa
 
 
 def _beside(
-    form: Table, lengths: Lengths, engines: list[Engine], scorers: tuple[float, float],
+    form: Table, lengths: Lengths, engines: list[Engine], scorers: tuple[float, Array],
     trainer: Callable[[float], Trainer | None], catalog: Catalog,
 ) -> list[Split]:  # fmt: skip
     """Splits between rollouts and trainer beside the accelerators that score."""
@@ -257,7 +263,7 @@ def _beside(
 
     if stated == stated:
         split(stated)
-        return [one for one in tried.values() if one is not None]
+        return [one for one in tried.values() if one and np.isfinite(one.step)]
     unit = _unit(form, count, lengths, catalog)
     step = max(np.floor(count / unit / _PARTS), 1.0) * unit
     for rollouts in np.arange(step if apart else 0.0, count, step).tolist():
@@ -267,7 +273,7 @@ def _beside(
         best = min((one for one in tried.values() if one), key=_step)
         for rollouts in (best.rollouts - step, best.rollouts + step):
             split(rollouts)
-    return sorted((one for one in tried.values() if one is not None), key=lambda one: one.rollouts)
+    return sorted((one for one in tried.values() if one and np.isfinite(one.step)), key=lambda one: one.rollouts)
 
 
 def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
@@ -320,7 +326,7 @@ def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> T
 
 
 def _split(
-    form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, scorers: tuple[float, float],
+    form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, scorers: tuple[float, Array],
     trainer_of: Callable[[float], Trainer | None],
 ) -> Split | None:  # fmt: skip
     """A split with its fastest engine; rollouts 0: both take turns on all accelerators. None if nothing fits."""
@@ -339,10 +345,10 @@ def _step(split: Split) -> float:
 
 def _timed(
     form: Table, lengths: Lengths, engine: Engine, trainer: Trainer, generating: float, training: float,
-    scorers: tuple[float, float],
+    scorers: tuple[float, Array],
 ) -> Split:  # fmt: skip
     """Times of a step with an engine, a trainer, and ``scorers``: accelerators that score, and rollouts per second of
-    each. Accelerators of their own score rollouts as they end (heuristic, this work).
+    one by its degree. Accelerators of their own score rollouts as they end (heuristic, this work).
     """
     mode, prompt, staleness, slowdown, passes, reward = (
         form.filled(name)[0]
@@ -358,7 +364,8 @@ def _timed(
     rollout, tail = float(slowdown) * (whole + prefill), float(slowdown) * tail
     work = trainer.time + float(passes) * trainer.forward
     sync = form.value("sync_overhead") + engine.weights / form.value("sync_bandwidth")
-    scoring = _samples(form) / ((scorers[0] or generating) * scorers[1])
+    scored = scorers[0] or generating
+    scoring = float(divide(_samples(form), scored * scorers[1][np.searchsorted(_DEGREES, scored, "right") - 1], np.inf))
     made = max(rollout, scoring) if scorers[0] else rollout + scoring
     busy = max(made, work) if mode == ASYNCHRONOUS else made + float(reward) + work
     times = rollout, tail, work, sync, busy + sync
