@@ -16,7 +16,7 @@ from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import EVERY_TABLE, MEASURED, PLAN_TABLES, results_of, schema
 from xlperf.engine import evaluate
 
-FOR_READERS = {"vendor"}
+FOR_READERS = {"vendor", "links_per_peer"}
 """Columns that people write for people: nothing follows from them."""
 
 

@@ -16,6 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.model.vision import image_tiles, native_image_tokens, vision_layer_parameters
+from xlperf.equations.serving.vision import encode_pool_size
 from xlperf.interop.hugging_face import model_row
 
 ROWS = ROOT / "workbooks/rows"
@@ -138,6 +139,46 @@ def test_ranks_share_layers_or_images() -> None:
     assert layers["encoder_flop"] == images["encoder_flop"]
 
 
+def test_a_pool_of_idle_encoders_adds_the_encode_time_alone() -> None:
+    """The copy is one of text with as many tokens; before it the host, one accelerator with the whole encoder, and the
+    hand-over of 16 bits of each token and width over the outermost tier. Without images there is no pool.
+    """
+    plan = {"num accelerators": 4, "tensor parallel": 2, "images": 3, "image width": 900}
+    pool, ranks, one = results(
+        plan | {"encoder split": "pool"}, plan, plan | {"num accelerators": 1, "tensor parallel": 1}
+    )
+    tokens = pool["image_tokens_per_request"]
+    (text,) = results({"num accelerators": 4, "tensor parallel": 2, "prompt length": 200 + tokens})
+    for name in ("tpot", "prefill_time", "memory", "max_batch_size"):
+        assert pool[name] == text[name], name
+    assert pool["encode_time"] == one["encode_time"] > ranks["encode_time"]
+    handed = 5e-6 + 2.0 * tokens * 3584 / 50e9
+    outside = one["encode_time"] + handed + 3 * 25e-9 * 900 * 900
+    assert pool["ttft"] - text["ttft"] == pytest.approx(outside, rel=1e-9)
+    rate = pool["tokens_per_second"] / 100
+    assert pool["encode_load"] == pytest.approx(rate * pool["encode_time"]) and ranks["encode_load"] == 0.0
+    assert "of the encode pool busy" in pool["reason"] and "encode pool" not in ranks["reason"]
+    blind, zero = evaluated({"images": 0}), evaluated({"images": 0, "encoder split": "pool"})
+    assert all(np.array_equal(blind[name], zero[name]) or np.isnan(blind[name]).all() for name in ("ttft", "memory"))
+    # Two pools behind it: the host prepares the pixels once.
+    apart = {"mode": "disaggregated", "num accelerators": 2, "batch size": 1, "images": 2, "output length": 1}
+    slow, fast = results(apart | {"pixel time": 1000}, apart | {"pixel time": 0})
+    assert slow["ttft"] - fast["ttft"] == pytest.approx(2 * 1e-6 * 1024 * 1024, rel=1e-6)
+
+
+def test_encode_pools_are_as_small_as_their_wait_allows() -> None:
+    """Against sums of Erlang's formula: the fewest accelerators whose mean wait is a tenth of the encode time."""
+    for load in (0.05, 0.3, 1.7, 6.0, 40.0):
+        count = int(load) + 1
+        while True:
+            terms = np.cumprod(np.append(1.0, load / np.arange(1, count + 1)))
+            full = terms[-1] * count / (count - load)
+            if full / (terms[:-1].sum() + full) / (2.0 * (count - load)) <= 0.1:
+                break
+            count += 1
+        assert encode_pool_size(load) == count, load
+
+
 def test_frames_of_a_video_are_images_merged_in_time() -> None:
     video, images = results({"video frames": 16, "image width": 448}, {"images": 8, "image width": 448})
     assert video["image_tokens_per_request"] == images["image_tokens_per_request"] == 8 * 256
@@ -166,7 +207,7 @@ def published() -> list[dict[str, str]]:
 
 
 def test_published_times_to_the_first_token() -> None:
-    """14 runs of SGLang: the median error is 27 %. The first predictions missed by 45 %: without the spread of the
+    """15 runs of SGLang: the median error is 29 %. The first predictions missed by 45 %: without the spread of the
     outputs, and without the thread of the host that prepares the images of a burst one after the other.
     """
     numbers_of = {"num accelerators": "n_gpus", "tensor parallel": "tp", "prompt length": "text_tokens",
@@ -175,7 +216,7 @@ def test_published_times_to_the_first_token() -> None:
                   "output length": "output_tokens", "output variation": "output_variation",
                   "concurrency": "concurrency", "run requests": "run_requests"}  # fmt: skip
     words = {"model": "model", "accelerator": "gpu", "software": "software", "software release": "software_release",
-             "precision": "precision"}  # fmt: skip
+             "precision": "precision", "encoder split": "encoder_split"}  # fmt: skip
     runs = published()
     plans = [
         {name: float(run[column]) for name, column in numbers_of.items() if run[column]}
@@ -186,7 +227,7 @@ def test_published_times_to_the_first_token() -> None:
     column = {"mean": "ttft", "median": "ttft_median"}
     predicted = [row[column[run["statistic"]]] for run, row in zip(runs, results(*plans), strict=True)]
     errors = np.abs(np.array(predicted) / np.array([float(run["ttft_s"]) for run in runs]) - 1.0)
-    assert len(errors) >= 14
+    assert len(errors) >= 15
     assert np.median(errors) < 0.40
     assert np.median(errors[[run["concurrency"] == "1" for run in runs]]) < 0.40
 

@@ -16,6 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.equations.serving.vision import encode_pool_size
 from xlperf.explore.fleet_plans import ONE, TWO, engines_of, with_columns
 from xlperf.explore.forms import answer_of, evaluate_forms, tables_of, ways_of
 from xlperf.explore.objectives import TABLES
@@ -297,8 +298,7 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
 
 def test_owning_is_a_newsvendor_and_certainty_costs_nothing(catalog: Catalog) -> None:
     answer = answer_of(form_of(SMALL | {"users": 40_000.0}), catalog)
-    own, rent = answer["owned_hour_cost"], answer["rented_hour_cost"]
-    table = answer[TABLES]["owning"]
+    own, rent, table = answer["owned_hour_cost"], answer["rented_hour_cost"], answer[TABLES]["owning"]
     numbers, regret = table.number("accelerators"), table.number("monthly_regret")
     assert (np.diff(numbers) > 0.0).all() and (np.diff(table.number("enough_share")) > 0.0).all()
     assert numbers[np.argmin(regret)] == answer["accelerators_to_own"] and regret.min() == answer["monthly_regret"]
@@ -323,9 +323,16 @@ def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
         for more in ({"prompt_length": 1000.0 + 2392.0}, {}, {"images": 0.0, "image_width": 64.0})
     )
     assert text["monthly_cost"] <= answer["monthly_cost"] and text["encode_time"] == 0.0 < answer["encode_time"]
-    assert none["answer"] == alone["answer"]
-    blind = answer_of(form_of(SMALL | {"images": 1.0}), catalog)
-    assert "Meta-Llama-3.1-8B has no vision encoder" in blind["answer"]
+    assert none["answer"] == alone["answer"] and none["encode_accelerators"] == 0.0
+    # A pool that encodes for all copies is counted and paid for as the accelerators of the copies.
+    pooled = answer_of(form_of(asked | {"images": 8.0, "image_width": 1280.0, "encoder_split": "pool"}), catalog)
+    least = encode_pool_size(pooled["request_rate"] * pooled["encode_time"])
+    assert least <= pooled["encode_accelerators"] <= least + 1.0
+    needed = pooled["copies"] * pooled["copy_size"] + pooled["encode_accelerators"]
+    assert needed <= pooled["accelerators"] < needed + pooled["server_size"]
+    assert pooled["monthly_cost"] == pytest.approx(pooled["accelerators"] * pooled["hour_price"] * 730.0 * 3600.0)
+    assert f"{pooled['encode_accelerators']:.0f} encode images" in pooled["answer"]
+    assert "has no vision encoder" in answer_of(form_of(SMALL | {"images": 1.0}), catalog)["answer"]
 
 
 @pytest.mark.parametrize("software", ["vllm", "sglang", "TensorRT-LLM"])

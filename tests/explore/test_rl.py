@@ -15,7 +15,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.explore.forms import form_of
 from xlperf.explore.objectives import PLAN, TABLES, Answer
-from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines
+from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines, scoring_rates
 
 PLAIN = {"rollout_slowdown": "1", "training_slowdown": "1", "sync_overhead": "0"}
 SMALL = {"model": "Qwen3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "32", "samples_per_prompt": "32",
@@ -96,6 +96,44 @@ def test_best_split_is_that_of_all_splits(mode: str) -> None:
     alone = [answer(rollouts=mode, rollout_accelerators=str(count))["step_time"] for count in range(first, 32, 8)]
     assert best["step_time"] == min(alone)
     assert len(best[TABLES][SPLITS]) == len(alone)
+
+
+FIXED = {"tensor_parallel": "4", "pipeline_parallel": "1", "context_parallel": "1", "expert_parallel": "1",
+         "rollout_tensor_parallel": "2", "num_accelerators": "24"}  # fmt: skip
+
+
+def test_the_best_reward_pool_is_that_of_all_pools_and_splits() -> None:
+    judged = FIXED | {"reward_model": "Llama3-70B", "rollouts": "asynchronous"}
+    best = answer(**judged)
+    steps = {
+        rewards: answer(**judged, reward_accelerators=str(rewards), rollout_accelerators=str(rollouts))["step_time"]
+        for rewards, rollouts in ((0, 8), (0, 16), (8, 8))
+    }
+    assert best["step_time"] == min(steps.values()) and len(best[TABLES][SPLITS]) == 3
+    assert steps[int(best["reward_accelerators"])] == best["step_time"]
+
+
+def test_scores_take_what_serving_takes_and_rules_take_nothing() -> None:
+    """Rollouts of a step over the largest request rate of the reward model's best engine, in turn or beside."""
+    words, judge = FIXED | {"rollout_accelerators": "0"}, {"reward_model": "Meta-Llama-3.1-8B"}
+    names = ["model", "accelerator", "num accelerators", "tensor parallel", "prompt length", "output length",
+             "concurrency", "software"]  # fmt: skip
+    cells = [["Meta-Llama-3.1-8B", "H100-SXM-80GB", count, count, 3500, 1, 64, "vllm"] for count in (1, 2, 4)]
+    rates = evaluate(table_from_rows("inference", names, cells), load_catalog()).number("max_request_rate")
+    alone = 2048.0 / (rates / np.array([1.0, 2.0, 4.0])).max()
+    turns, both = answer(**words), answer(**words, **judge, reward_accelerators="0")
+    assert turns["scoring_time"] == 0.0 and both["scoring_time"] == pytest.approx(alone / 24.0, rel=1e-9)
+    assert both["step_time"] == pytest.approx(turns["step_time"] + alone / 24.0, rel=1e-9)
+    beside = answer(**FIXED, **judge, reward_accelerators="8", rollout_accelerators="8")
+    assert beside["scoring_time"] == pytest.approx(alone / 8.0, rel=1e-9) and beside["training_accelerators"] == 8.0
+    busy = max(beside["rollout_time"], beside["scoring_time"]) + beside["training_time"] + beside["log_prob_time"]
+    assert beside["step_time"] == pytest.approx(busy + beside["sync_time"], rel=1e-9)
+    form = form_of("rl", SMALL | judge | {"reward_output": "500"})
+    assert scoring_rates(form, Lengths.of(form), load_catalog()).max() < 0.8 * 2048.0 / alone
+    large = answer(**FIXED | {"num_accelerators": "16"}, reward_model="DeepSeek-V3", reward_accelerators="8")
+    assert "no split of these accelerators" in large["answer"]  # it needs 32
+    with pytest.raises(InputError, match="reward accelerators must be from 0 to below 32, and need a reward model"):
+        answer(reward_accelerators="8")
 
 
 def test_times_of_a_batch_are_those_of_a_simulation() -> None:

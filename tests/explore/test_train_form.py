@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import product
 from typing import Any
@@ -15,7 +16,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.forms import evaluate_forms, form_of
 from xlperf.explore.mappings import refused_reasons, shape_of
-from xlperf.explore.objectives import PLAN, one_plan
+from xlperf.explore.objectives import PLAN, TABLES, band_factor, one_plan
+from xlperf.explore.owning import unread_score
 from xlperf.explore.train import SEARCHED, best_mapping, train_answer, ways
 from xlperf.interop.launch import launch_lines
 
@@ -189,3 +191,29 @@ def test_a_run_without_a_mapping_says_why_and_what_may_do(catalog: Catalog, stat
 def test_a_deadline_beyond_reach_is_refused_with_the_largest_run(catalog: Catalog) -> None:
     words = {name: text for name, text in DENSE.items() if name != "num_accelerators"}
     assert answered(catalog, words, deadline="0.001")["answer"].startswith("No answer: 16,384 H100 still take 2 days")
+
+
+def test_owning_for_a_run_is_a_newsvendor_in_whole_replicas_and_servers(catalog: Catalog) -> None:
+    """Without a deadline the predicted time is the date: brute force over 199 equally likely times of the run."""
+    answer = train_answer(form_of("train", SMALL), catalog)
+    plan, own, rent = answer[PLAN], answer["owned_hour_cost"], answer["rented_hour_cost"]
+    results = evaluate(plan, catalog)
+    scores = unread_score((np.arange(199) + 0.5) / 199.0, "step_time")
+    factors = [float(band_factor(results, "step_time", np.array([score]))[0]) for score in scores.tolist()]
+    needs = [8.0 * math.ceil(16.0 * factor / 8.0 - 1e-9) for factor in factors]
+    regret = {
+        owned: np.mean([own * owned + rent * max(need - owned, 0.0) - min(own, rent) * need for need in needs])
+        * answer["run_time"]
+        for owned in sorted({0.0, *needs})
+    }
+    best = min(regret, key=lambda owned: regret[owned])
+    assert answer["accelerators_to_own"] == best and answer["run_regret"] == pytest.approx(regret[best])
+    table = answer[TABLES]["owning"]
+    shown = (table.number(name) for name in ("accelerators", "run_regret", "enough_share"))
+    for owned, lost, enough in zip(*shown, strict=True):
+        assert lost == pytest.approx(regret[owned])
+        assert enough == pytest.approx(np.mean([need <= owned for need in needs]))
+    assert 0.0 <= answer["run_worth"] <= answer["run_regret"]
+    assert answer["run_time_sure"] == pytest.approx(answer["run_time"] * np.quantile(factors, 0.8), rel=0.01)
+    late = train_answer(form_of("train", SMALL | {"deadline": f"{2.0 * answer['run_time'] / DAY}"}), catalog)
+    assert late["accelerators_to_own"] <= best and late["answer"] == answer["answer"]

@@ -169,7 +169,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         ("restart_time", (5, 30), 0.1),
         ("training_tokens", (1.0, 15.0), 0.3),
         ("power_limit", (300, 500), 0.1),
-        ("network", ("DGX-H100", "NVL72-GB200", "DGX-H100-rails", "Slingshot-MI250X", "TPUv4-pod"), 0.15),
+        ("network", ("DGX-H100", "NVL72-GB200", "DGX-H100-rails", "Slingshot-MI250X", "TPUv4-pod", "DGX-1-V100"), 0.15),
     ):
         if draw.maybe(chance):
             row[name] = draw.one(values)
@@ -281,7 +281,7 @@ def _images(number: int) -> Row:
         "image_width": (None, 448, 1920)[turn // 3 % 3],
         "image_height": (None, 336, 1080)[turn // 4 % 3],
         "image_tokens": (None, None, 256, 1000)[turn % 4],
-        "encoder_split": ("layers", "images")[turn % 2],
+        "encoder_split": ("layers", "images", "pool")[turn % 3],
         "pixel_time": (None, 10, 40)[turn // 5 % 3],
     }
 

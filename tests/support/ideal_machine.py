@@ -79,7 +79,7 @@ def device(**columns: float) -> Device:
 
 def network(**columns: float) -> Network:
     """One switch for any number of accelerators, each with 100 GB/s in either direction; no latency."""
-    own = {"size": 1e6, "link_bandwidth": 100e9, "latency": 0.0, "links_per_peer": np.nan, "in_network_reduction": 0.0}
+    own = {"size": 1e6, "link_bandwidth": 100e9, "latency": 0.0, "listed": np.nan, "in_network_reduction": 0.0}
     own |= {"first_length": 1.0, "second_length": 1.0, "third_length": 1.0, "num_rings": 0.0, "num_links": 1.0}
     arrays = {name: np.full((1, 1), columns.get(name, value)) for name, value in own.items()}
     return Network(**arrays, topology=np.zeros((1, 1), dtype=np.int64))

@@ -86,7 +86,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         size=tiers * [8.0, 1e5],
         link_bandwidth=tiers * [4.5e11, 5.0e10],
         latency=tiers * [1e-6, 3e-6],
-        links_per_peer=tiers * math.nan,
+        listed=tiers * math.nan,
         in_network_reduction=0.0 * tiers,
         topology=np.zeros((rows, 2), dtype=np.int64),
         first_length=tiers,

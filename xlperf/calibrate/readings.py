@@ -58,9 +58,9 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.trust import model_traits
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
-from xlperf.explore.fleet_plans import ONE, TWO
+from xlperf.explore.fleet_plans import ONE, TWO, way_words
 from xlperf.explore.objectives import Answer, short_name
-from xlperf.explore.serve import serve_answer, serving_ways, way_words
+from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, STEP_TIME, TIME_PER_TOKEN, metrics_of, predicted
 from xlperf.measurements.published import POWER, Published, PublishedPlans, sheet_rows
 

@@ -14,6 +14,7 @@ from xlperf.base.arrays import Array, Columns, rows_of, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, aliases, coded_words
+from xlperf.engine.link_lists import listed_number
 from xlperf.engine.models import architecture_codes_of, model_columns
 from xlperf.engine.prices import prices_of_accelerators
 from xlperf.equations.cost.tco import Terms
@@ -25,7 +26,7 @@ from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
 # Network columns that a plan uses unchanged
-_COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
+_COLUMNS = ("size", "link_bandwidth", "latency", "in_network_reduction")
 _ON_AXES = ("ring", "torus", "mesh")
 _REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
@@ -38,6 +39,7 @@ class _Layouts:
     lengths: Array  # of the axes, (axes, networks, tiers)
     num_rings: Array
     num_links: Array
+    listed: Array  # number of the list of links of a tier, else NaN
     num_axes: np.ndarray
     rearranged: np.ndarray  # whether the machine is rewired for each plan
     cube: np.ndarray  # length of the cubes that it is rewired from
@@ -62,6 +64,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
     num_rings, num_links, num_axes = np.zeros(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
+    listed = np.full(shape, np.nan)
     cube = np.ones(shape, dtype=np.int64)
     rearranged, on_axes, dragonfly = (np.zeros(shape, dtype=bool) for _ in range(3))
     problems = np.full(shape[0], "", dtype=object)
@@ -78,9 +81,12 @@ def _layouts(catalog: Catalog) -> _Layouts:
                 num_links[number, tier] = max(places - 1.0, 1.0)
             if topology == "dragonfly":
                 places = float(tiers["size"][number, tier])
-            elif topology not in _ON_AXES:
+            elif topology not in (*_ON_AXES, "links"):
                 continue
             try:
+                if topology == "links":
+                    listed[number, tier] = listed_number(text, places, min(tier, len(rows) - 1))
+                    continue
                 at = _lengths(topology, text, places)
             except ValueError as problem:
                 problems[number] = f"tier {table['tier'][row]:g} {problem}"
@@ -99,7 +105,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
     tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
     links = tiers["link_bandwidth"] / (tapered * tiers["accelerators_per_adapter"])
     layouts = _Layouts(
-        lengths, num_rings, num_links, num_axes, rearranged, cube, on_axes, dragonfly, problems,
+        lengths, num_rings, num_links, listed, num_axes, rearranged, cube, on_axes, dragonfly, problems,
         columns=np.array([links if name == "link_bandwidth" else tiers[name] for name in _COLUMNS]),
         reach=tiers["size"].max(axis=-1, initial=0.0),
         plain=np.asarray((tiers["topology"] <= FAT_TREE).all(axis=-1)),
@@ -166,6 +172,7 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
         third_length=lengths[2],
         num_rings=num_rings,
         num_links=rows_of(layouts.num_links, index),
+        listed=rows_of(layouts.listed, index),
     )
     rules = [
         Remark(

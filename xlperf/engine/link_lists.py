@@ -1,4 +1,4 @@
-"""Operations on a network that a cell lists link by link, in place of the tiers of a network."""
+"""Networks that a cell lists link by link: of a single operation, or the innermost tier of a network of the catalog."""
 
 from __future__ import annotations
 
@@ -12,34 +12,24 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
-from xlperf.equations.network.link_lists import (
-    Links,
-    exchange_rate,
-    gather_rate,
-    max_min_rates,
-    path_latencies,
-    route_loads,
-)
+from xlperf.equations.network.link_lists import Links, Listed, group_rate, number_of_list, path_latencies
 from xlperf.equations.network.topologies import SWITCH, Network
 
 MOST_RANKS = 64
 """Ranks of a list: an all-to-all of them is a linear programme of seconds. [-]"""
+_DIGITS = re.compile(r"(\d+)", re.ASCII)
 _ENDS = re.compile(r"[;\n]")
 
 
-class _Listed(NamedTuple):
+class _Named(NamedTuple):
     """A list of links with its nodes by name; nodes whose name begins with s or S are switches."""
 
-    links: Links
+    listed: Listed
     names: tuple[str, ...]
-
-    @property
-    def ranks(self) -> list[int]:
-        return [number for number, name in enumerate(self.names) if name[:1] not in "sS"]
 
 
 @lru_cache(64)
-def _read(text: str) -> _Listed | str:
+def _read(text: str) -> _Named | str:
     """The links of a text, or what is wrong with it."""
     names: dict[str, int] = {}
     rows: list[tuple[int, int, float, float]] = []
@@ -59,13 +49,40 @@ def _read(text: str) -> _Listed | str:
     if not rows:
         return "has no links"
     source, target, bandwidths, latencies = (np.array(column) for column in zip(*rows, strict=True))
-    return _Listed(
-        Links(len(names), source, target, bandwidths * UNITS["GB/s"].factor, latencies * UNITS["us"].factor),
-        tuple(names),
-    )
+    links = Links(len(names), source, target, bandwidths * UNITS["GB/s"].factor, latencies * UNITS["us"].factor)
+    ranks = sorted((name for name in names if name[:1] not in "sS"), key=_by_number)
+    return _Named(Listed(links, np.array([names[name] for name in ranks], dtype=np.int64)), tuple(names))
 
 
-def _chosen(listed: _Listed, group: int, stride: int) -> np.ndarray | str:
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Key of the order of ranks: g2 before g10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]
+
+
+@lru_cache(256)
+def listed_number(text: str, places: float, tier: int) -> float:
+    """Number of the list of links of a tier; ValueError if it is wrong. Its latencies are in hops, of a link or of the
+    longest path through switches, which the latency of the tier scales.
+    """
+    named = _read(text)
+    if tier > 0:
+        raise ValueError("is a list of links, which only the innermost tier can be")
+    if isinstance(named, str):
+        raise ValueError(f"is a list of links in dimensions: {named}")
+    links, ranks = named.listed
+    if len(ranks) != places:
+        raise ValueError(f"lists the links of {len(ranks)} ranks, but joins {places:g}")
+    if len(ranks) > MOST_RANKS:
+        raise ValueError(f"lists the links of {len(ranks)} ranks; {MOST_RANKS} are the most")
+    given = links if links.latency.max() > 0.0 else links._replace(latency=np.ones(len(links.latency)))
+    paths = path_latencies(given)[np.ix_(ranks, ranks)]
+    if not np.isfinite(paths).all():
+        raise ValueError("is a list of links that does not connect all ranks")
+    hop = paths.max() if named.listed.is_switched else given.latency.max()
+    return number_of_list(Listed(given._replace(latency=given.latency / hop), ranks))
+
+
+def _chosen(listed: Listed, group: int, stride: int) -> np.ndarray | str:
     """Nodes of the ranks of a group: each stride-th one in the order of the list."""
     ranks = listed.ranks[: group * stride : stride]
     if len(ranks) < group:
@@ -74,10 +91,10 @@ def _chosen(listed: _Listed, group: int, stride: int) -> np.ndarray | str:
         return f"has a group of {group} ranks; {MOST_RANKS} are the most"
     if not np.isfinite(path_latencies(listed.links)[np.ix_(ranks, ranks)]).all():
         return "does not connect the ranks of the group"
-    return np.array(ranks)
+    return ranks
 
 
-def _others(listed: _Listed, text: str) -> list[np.ndarray] | str:
+def _others(listed: _Named, text: str) -> list[np.ndarray] | str:
     """Nodes of other jobs that run at the same time."""
     jobs = []
     for part in _ENDS.split(text):
@@ -92,52 +109,26 @@ def _others(listed: _Listed, text: str) -> list[np.ndarray] | str:
     return jobs
 
 
-def _pairs(ranks: np.ndarray, operation: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of ranks that send, and bytes of each for a byte of the message: a ring, or everyone to everyone."""
-    number = len(ranks)
-    if operation == "all_to_all":
-        pairs = [(int(a), int(b)) for a in ranks for b in ranks if a != b]
-        return np.array(pairs), np.full(len(pairs), 1.0 / number)
-    pairs = list(zip(ranks.tolist(), np.roll(ranks, -1).tolist(), strict=True))
-    return np.array(pairs), np.full(number, (number - 1.0) / number)
-
-
-def _share(links: Links, jobs: list[np.ndarray], operation: str) -> float:
-    """Rate of the first job beside the others over its rate alone, on paths of fewest links. [-]"""
-    loads = np.array([route_loads(links, *_pairs(ranks, operation)) for ranks in jobs])
-    together, alone = max_min_rates(links.bandwidth, loads), max_min_rates(links.bandwidth, loads[:1])
-    return float(together[0] / alone[0])
-
-
 @lru_cache(256)
 def _equivalent(text: str, group: int, stride: int, operation: str, beside: str) -> tuple[float, float] | str:
     """Bandwidth and latency of a link to a switch on which the operation takes as long as on the list. [B/s, s]"""
-    listed = _read(text)
-    if isinstance(listed, str):
-        return listed
-    ranks, others = _chosen(listed, group, stride), _others(listed, beside)
+    named = _read(text)
+    if isinstance(named, str):
+        return named
+    ranks, others = _chosen(named.listed, group, stride), _others(named, beside)
     if isinstance(ranks, str):
         return ranks
     if isinstance(others, str):
         return others
-    if group == 1:
-        return float(listed.links.bandwidth.max()), 0.0
-    if operation == "all_to_all":
-        bandwidth = (group - 1.0) * exchange_rate(listed.links, ranks)
-    else:
-        bandwidth = (group - 1.0) * gather_rate(listed.links, ranks)
-    if others:
-        bandwidth *= _share(listed.links, [ranks, *others], operation)
-    longest = float(path_latencies(listed.links)[np.ix_(ranks, ranks)].max())
-    hops = group - 1.0 if len(listed.ranks) < len(listed.names) else 1.0
-    return bandwidth, hops * longest / (group - 1.0)
+    bandwidth, latency = group_rate(named.listed, ranks, operation, others)
+    return bandwidth, latency / max(group - 1.0, 1.0)
 
 
 def listed_network(operations: Table, operation: str, network: Network) -> Network:
     """Networks of operations; a list of links replaces the tiers of its row. InputError for a wrong list."""
     texts, beside, faults = operations.text("links").tolist(), operations.text("beside").tolist(), []
     columns = {field.name: getattr(network, field.name).copy() for field in fields(Network)}
-    plain = {"topology": SWITCH, "in_network_reduction": 0.0, "links_per_peer": np.nan, "num_rings": 0.0,
+    plain = {"topology": SWITCH, "in_network_reduction": 0.0, "listed": np.nan, "num_rings": 0.0,
              "first_length": 1.0, "second_length": 1.0, "third_length": 1.0, "num_links": 1.0}  # fmt: skip
     group, stride = operations.number("group"), operations.filled("stride")
     for row, text in enumerate(texts):

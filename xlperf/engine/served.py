@@ -28,7 +28,7 @@ from xlperf.engine.notes import (
 )
 from xlperf.engine.software import memory_constants, with_formats, with_parts
 from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
-from xlperf.engine.vision import encoder_constants, encoder_results, with_image_tokens
+from xlperf.engine.vision import encoder_constants, encoder_results, pool_note, with_image_tokens
 from xlperf.equations.cost.tco import (
     ALL_IN,
     Terms,
@@ -264,7 +264,8 @@ def reported(
     lacking = _lacking_memory(served, results, illegal)
     whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
     whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
-    whole |= encoder_results((pool or setting).deployment.software, len(illegal))
+    requests = whole["tokens_per_second"] / served.stated.output_length
+    whole |= encoder_results((pool or setting).deployment.software, requests)
     whole |= _costs(served, whole, own)
     whole |= _shares(whole)
     whole |= _bands(served, {**results, **whole}, known, own)
@@ -273,7 +274,7 @@ def reported(
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
-    add_notes(reason, [*lacking, *_notes(served, catalog, results, illegal)])
+    add_notes(reason, [*lacking, pool_note(whole, illegal), *_notes(served, catalog, results, illegal)])
     whole = where_legal(whole, illegal)
     basis = basis_words(setting.rented, whole["accelerator_hour_cost"], None if pool is None else pool.rented)
     words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}

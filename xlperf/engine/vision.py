@@ -17,10 +17,17 @@ from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.phases import ENCODE_PARTS
-from xlperf.equations.serving.vision import encoder_work
+from xlperf.equations.serving.vision import embedding_handover_time, encoder_work
 from xlperf.interop.software import stack_of_software
 
-RESULTS = ("image_tokens_per_request", "encode_time", "encoder_flop", "encoder_parameters", "memory_encoder")
+RESULTS = (
+    "image_tokens_per_request",
+    "encode_time",
+    "encoder_flop",
+    "encoder_parameters",
+    "memory_encoder",
+    "encode_load",
+)
 
 
 _LOADING = ("vllm", "sglang")
@@ -102,22 +109,28 @@ def encoder_constants(
     known = encoder.layers + encoder.hidden_size + encoder.ffn_size + encoder.num_heads
     lacking = shown & np.isnan(known)
     pictures = request_pictures(plans, encoder)
-    by_image = np.asarray(plans.filled("encoder_split") == "images", dtype=np.float64)
+    split = plans.filled("encoder_split")
+    pooled, by_image = split == "pool", np.asarray(split == "images", dtype=np.float64)
+    ranks = np.where(pooled, 1.0, plan.attention_parallel)
     with np.errstate(all="ignore"):  # plans of text alone have no patches
-        work = encoder_work(*machine, encoder, pictures, plan.attention_parallel, by_image)
+        work = encoder_work(*machine, encoder, pictures, ranks, by_image)
+        handed = embedding_handover_time(machine[1], encoder, pictures)
     height = np.where(np.isnan(plan.image_height), plan.image_width, plan.image_height)
     pixels = (plan.images + plan.video_frames) * plan.image_width * height
     seen = shown & ~lacking
+    encode_time = total(work.times)
     columns = {
-        **dict(zip(ENCODE_PARTS, work.times.T, strict=True)),
+        **dict(zip(ENCODE_PARTS, np.where(pooled, 0.0, work.times.T), strict=True)),
+        "encode_pool_time": np.where(pooled, encode_time + handed, 0.0),
+        "encode_load": np.where(pooled, encode_time, 0.0),
         "image_host_time": np.where(shown, pixels * plan.pixel_time, 0.0),
         "image_tokens_per_request": np.round(pictures.tokens),
-        "encode_time": total(work.times),
+        "encode_time": encode_time,
         "encoder_flop": encoder_flop(encoder, pictures),
         "encoder_parameters": encoder_parameters(encoder),
     }
     constants = {name: np.where(seen, values, 0.0)[:, None] for name, values in columns.items()}
-    constants["encoder_memory"] = np.where((shown | loaded) & ~np.isnan(known), work.memory, 0.0)[:, None]
+    constants["encoder_memory"] = np.where((shown | loaded) & ~np.isnan(known) & ~pooled, work.memory, 0.0)[:, None]
     words = "model {} has no vision encoder: state vision layers, hidden size, ffn size and heads"
     return constants, [Remark(lacking, words, (plans.text("model"),))]
 
@@ -132,8 +145,16 @@ def _loads_encoder(plans: Table, catalog: Catalog, models: np.ndarray) -> np.nda
     return np.asarray(has_one & loads[software.codes] & np.isnan(plans.number("images")))
 
 
-def encoder_results(software: Mapping[str, Array], number: int) -> dict[str, Array]:
+def encoder_results(software: Mapping[str, Array], request_rate: Array) -> dict[str, Array]:
     """Results of the encoder of each plan, 0 without images, (rows,)."""
-    zero = np.zeros((number, 1))
+    zero = np.zeros((len(request_rate), 1))
     names = {**dict(zip(RESULTS, RESULTS, strict=True)), "memory_encoder": "encoder_memory"}
-    return {result: software.get(name, zero)[:, 0] for result, name in names.items()}
+    results = {result: software.get(name, zero)[:, 0] for result, name in names.items()}
+    return results | {"encode_load": request_rate * results["encode_load"]}
+
+
+def pool_note(results: Mapping[str, Array], illegal: np.ndarray) -> Remark:
+    """An encode pool, whose accelerators a plan does not count."""
+    load = results["encode_load"]
+    words = "images keep {} accelerators of the encode pool busy, which num accelerators and costs leave out"
+    return Remark(~illegal & (load > 0.0), words, (np.round(load, 2),))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -103,6 +103,14 @@ class Fleet(NamedTuple):
         each = float(self.results.number("tokens_per_second_per_accelerator")[0])
         badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
         return self.price, badge, self.used, float(self.plan.number(COUNT)[0]), -each
+
+
+def way_words(software: str, mode: str, sizes: Mapping[str, Any]) -> str:
+    """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
+    if mode != TWO:
+        return f"{software_title(software)} in one pool"
+    prefill = sizes["prefill_accelerators"]
+    return f"{software_title(software)}, {prefill:,.0f} prefill and {sizes['copy_size'] - prefill:,.0f} decode"
 
 
 def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:

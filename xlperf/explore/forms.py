@@ -315,7 +315,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators", "workload": "copy_size"}
 """Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""
-_OF_IMAGES = ("images", "image_width", "image_height")  # entries that a question without images does not show
+_OF_IMAGES = "images", "image_width", "image_height", "encoder_split"  # entries not shown without images
 ACCELERATORS = "accelerators"
 """Result of a fleet or a run that has an answer."""
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}

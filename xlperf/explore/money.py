@@ -16,6 +16,7 @@ from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tco import break_even_load
+from xlperf.equations.serving.vision import encode_pool_size
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 
@@ -176,6 +177,7 @@ class FleetSize(NamedTuple):
     each: float  # power from the grid of one accelerator with its share of server and building [W]
     pooled: bool  # whether pools are separate: they grow by replicas, not by copies
     longer: float  # factor on the time per token in the case of the catalog [-]
+    encode_load: float  # accelerators that encode the images of a copy's requests, if they do nothing else [-]
 
     def whole(self, further: float = 1.0) -> tuple[float, tuple[float, float]]:
         """Copies, and accelerators of both kinds in whole servers, if a copy takes ``further`` times as long."""
@@ -186,16 +188,24 @@ class FleetSize(NamedTuple):
 
     def in_servers(self, copies: float) -> tuple[float, float]:
         """Accelerators of both kinds in the whole servers of some copies. [-]"""
-        counts = (copies * (self.size - self.prefill), self.server), (copies * self.prefill, self.prefill_server)
+        own = copies * (self.size - self.prefill) + self.encoders(copies)
+        counts = (own, self.server), (copies * self.prefill, self.prefill_server)
         main, prefill = (float(np.ceil(count / server * (1.0 - 1e-9)) * server) for count, server in counts)
         return main, prefill
+
+    def encoders(self, copies: float) -> float:
+        """Accelerators that encode the images of some copies and nothing else. [-]"""
+        return float(encode_pool_size(copies * self.encode_load))
 
     def copies_in(self, kinds: tuple[float, float]) -> float:
         """Whole copies that some accelerators of both kinds make. [-]"""
         each = self.size - self.prefill, self.prefill
-        return min(
+        copies = min(
             float(np.floor(kind / needed * (1.0 + 1e-9))) for kind, needed in zip(kinds, each, strict=True) if needed
         )
+        while copies * each[0] + self.encoders(copies) > kinds[0] * (1.0 + 1e-9):
+            copies -= 1.0
+        return copies
 
     @property
     def accelerators(self) -> float:
@@ -244,7 +254,16 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
     server = size if in_slices(plan, catalog) and not pooled else machines.own.server
     prefill = float(machines.counts(plan, np.ones(1))[1][0])
     each = float(results.number("grid_power")[0]) / size
-    return FleetSize(fleet.users, load / longer, size, server, prefill, machines.prefill.server, each, pooled, longer)
+    encoding = float(results.number("encode_load")[0])
+    servers = server, prefill, machines.prefill.server
+    return FleetSize(fleet.users, load / longer, size, *servers, each, pooled, longer, encoding)
+
+
+def with_encoders(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+    """Fleets with the accelerators that encode images alone, the cheapest first; as they are without."""
+    if not any(fleet.results.number("encode_load")[0] > 0.0 for fleet in fleets):
+        return fleets
+    return sorted((_with_users(fleet, fleet.users, catalog) for fleet in fleets), key=lambda fleet: fleet.order)
 
 
 def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:

@@ -1,6 +1,9 @@
-"""How many accelerators of a fleet to own at the band of its time per token, and the worth of a measured run."""
+"""How many accelerators of a fleet or a run to own at the band of its time, and the worth of a measured run."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,52 +16,89 @@ from xlperf.explore.objectives import TABLES, Answer, band_factor
 from xlperf.explore.vary import normal_scores
 
 OWNING = "owning"
-UNREAD_MEDIAN, UNREAD_SPREAD = 0.48, 0.9
-"""Times per token of 633 runs that no fit had read, in standard scores of bands without their publisher: the median one
-is above the prediction, and 80 % are below a score of 1.24. [-]"""
+UNREAD = {"tpot": (0.48, 0.9), "step_time": (0.43, 0.75)}
+"""Median and spread of times of runs that no fit had read (633 per token, 454 per step), in standard scores of bands
+without their publisher: the median one is above the prediction, and 80 % are below a score of 1.24 and 1.06. [-]
+"""
+SURE = 0.8  # probability with which a fleet should be large enough, or a run end in time [-]
 _NEEDS: Array = np.linspace(0.5 / 199.0, 1.0 - 0.5 / 199.0, 199)  # equally likely needs, as probabilities [-]
 _ROWS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # probabilities that the numbers of the table are enough [-]
 
 
-def unread_score(probability: float | Array) -> Array:
+def unread_score(probability: float | Array, name: str = "tpot") -> Array:
     """Standard score of a band that a run which no fit has read stays below with a probability. [-]
 
     >>> unread_score(np.array([0.5, 0.8])).round(2).tolist()
     [0.48, 1.24]
     """
-    return UNREAD_MEDIAN + UNREAD_SPREAD * normal_scores(np.asarray(probability))
+    median, spread = UNREAD[name]
+    return median + spread * normal_scores(np.asarray(probability))
 
 
 def owning_answer(size: FleetSize, hours: Hours, plan: Table, results: Table, month: float) -> Answer:
     """The number to own, its regret, and what a run of the plan would take off it; with the table by number owned."""
-    factors = band_factor(results, "tpot", unread_score(_NEEDS))
-    needs = _needs(size, factors)
+
+    def needs(factors: Array) -> Array:
+        return np.array([sum(size.whole(further / size.longer)[1]) for further in factors.tolist()])
+
+    owned = _owned(needs, hours, plan, results, "tpot")
+    return {
+        TABLES: {OWNING: Table("serve_owning", owned.table("monthly_cost", "monthly_regret", month))},
+        "accelerators_to_own": owned.number, "monthly_regret": month * owned.least, "run_worth": month * owned.saved,
+    }  # fmt: skip
+
+
+def owned_run(count: float, unit: float, time: float, date: float, hours: Hours, plan: Table, results: Table) -> Answer:
+    """The same of a training run that ends at a date [s] if the missing accelerators are rented, and the time
+    that the run keeps with a probability of 80 %. ``count`` accelerators take the predicted ``time`` [s], which falls
+    as their number grows in steps of ``unit``.
+    """
+
+    def needs(factors: Array) -> Array:
+        return np.ceil(count * time / date * factors / unit * (1.0 - 1e-9)) * unit
+
+    owned = _owned(needs, hours, plan, results, "step_time")
+    return {
+        TABLES: {OWNING: Table("train_owning", owned.table("run_cost", "run_regret", date))},
+        "accelerators_to_own": owned.number, "run_regret": date * owned.least, "run_worth": date * owned.saved,
+        "run_time_sure": time * float(band_factor(results, "step_time", unread_score(SURE, "step_time"))[0]),
+    }  # fmt: skip
+
+
+class _Owned(NamedTuple):
+    """Numbers of accelerators to own for needs that are not known when they are bought."""
+
+    needs: Array  # equally likely needs [-]
+    hours: Hours
+    number: float  # the number of the least mean regret [-]
+    least: float  # its regret [USD/s]
+    saved: float  # regret that a measured run takes off [USD/s]
+
+    def table(self, cost: str, regret: str, seconds: float) -> dict[str, Array]:
+        """Cost and regret of some numbers over a time [s], under their names."""
+        shown = np.array([self.number, *np.quantile(self.needs, _ROWS, method="inverted_cdf")])
+        chosen = np.unique(shown[~np.isnan(shown)])
+        hours, further = self.hours, self.needs - chosen[:, None]
+        lost = owning_regret(chosen[:, None], self.needs, hours.owned, hours.rented).mean(axis=1)
+        rented = np.maximum(further, 0.0).mean(axis=1)
+        return {
+            "owned": chosen, "enough_share": (further <= 0.0).mean(axis=1),
+            "idle": np.maximum(-further, 0.0).mean(axis=1), "rented": rented,
+            cost: seconds * (hours.owned * chosen + hours.rented * rented), regret: seconds * lost,
+        }  # fmt: skip
+
+
+def _owned(needs_of: Callable[[Array], Array], hours: Hours, plan: Table, results: Table, name: str) -> _Owned:
+    """The number to own if the accelerators that are needed follow from factors on a predicted time."""
+    needs = needs_of(band_factor(results, name, unread_score(_NEEDS, name)))
     least, number = _least(needs, hours)
     # A run fixes the middle and narrows the band around it.
-    logs = np.stack([log(results.number(f"tpot_{end}") / results.number("tpot")) for end in ("low", "high")])
-    ends = dict(zip(("tpot_low", "tpot_high"), exp(ends_after_a_run(plan, results.columns, "tpot", logs)), strict=True))
-    tpot = results.number("tpot")
-    after = Table(results.kind, {"tpot": tpot, **{name: tpot * factor for name, factor in ends.items()}})
-    measured = band_factor(after, "tpot", normal_scores(_NEEDS)) * band_factor(results, "tpot", UNREAD_MEDIAN)
-    left, _ = _least(_needs(size, measured), hours)
-    shown = np.array([number, *np.quantile(needs, _ROWS, method="inverted_cdf")])
-    chosen = np.unique(shown[~np.isnan(shown)])
-    regret = owning_regret(chosen[:, None], needs, hours.owned, hours.rented).mean(axis=1)
-    rented = np.maximum(needs - chosen[:, None], 0.0).mean(axis=1)
-    table = {
-        "owned": chosen, "enough_share": (needs <= chosen[:, None]).mean(axis=1),
-        "idle": np.maximum(chosen[:, None] - needs, 0.0).mean(axis=1), "rented": rented,
-        "monthly_cost": month * (hours.owned * chosen + hours.rented * rented), "monthly_regret": month * regret,
-    }  # fmt: skip
-    return {
-        TABLES: {OWNING: Table("serve_owning", table)}, "accelerators_to_own": number,
-        "monthly_regret": month * least, "run_worth": month * max(least - left, 0.0),
-    }  # fmt: skip
-
-
-def _needs(size: FleetSize, factors: Array) -> Array:
-    """Accelerators in whole servers that copies need which take some factors as long. [-]"""
-    return np.array([sum(size.whole(further / size.longer)[1]) for further in factors.tolist()])
+    logs = np.stack([log(results.number(f"{name}_{end}") / results.number(name)) for end in ("low", "high")])
+    ends = exp(ends_after_a_run(plan, results.columns, name, logs))
+    middle = results.number(name)
+    after = Table(results.kind, {name: middle, f"{name}_low": middle * ends[0], f"{name}_high": middle * ends[1]})
+    factors = band_factor(after, name, normal_scores(_NEEDS)) * band_factor(results, name, UNREAD[name][0])
+    return _Owned(needs, hours, number, least, max(least - _least(needs_of(factors), hours)[0], 0.0))
 
 
 def _least(needs: Array, hours: Hours) -> tuple[float, float]:

@@ -1,13 +1,13 @@
 """Reinforcement learning: the time of a step of rollouts, trainer and weight synchronisation, and the best split.
 
-Rollouts start together and end one by one; the time of a token follows from how many still generate. The trainer packs
-their tokens into whole sequences. Both times are those of serving and of pre-training, longer by the slowdowns of the
-form.
+Rollouts start together and end one by one; the time of a token follows from how many still generate. A reward model
+may score them, on accelerators of its own or in turn. The trainer packs their tokens into whole sequences. All times
+are those of serving and of pre-training; rollouts and trainer take longer by the slowdowns of the form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ _LIVE = 2.0 ** np.arange(11.0)  # rollouts of an engine at which the time of a t
 _CONTEXTS, _POINTS, _PARTS = 4, 400, 8
 """Contexts of those evaluations, points of a rollout's time, and parts of the accelerators that splits try first."""
 _TILE = 64.0  # tokens to which a packed sequence is rounded [-]
+_SCORED = 64.0  # requests in flight of a copy of the reward model: enough to keep it busy [-]
 _MAPPINGS = 8  # mappings of the trainer that every split tries [-]
 
 
@@ -135,6 +136,8 @@ class Split(NamedTuple):
     work: float
     sync: float
     step: float
+    rewards: float  # accelerators of the reward model alone
+    scoring: float
 
 
 def rl_answer(form: Table, catalog: Catalog) -> Answer:
@@ -148,9 +151,15 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
     usable = [engine for engine in engines if not engine.reason]
     if not usable:
         return no_answer(f"no rollout engine of up to {engines[-1].degree:,.0f} accelerators: {engines[-1].reason}")
-    splits = _splits(form, lengths, usable, catalog)
+    rates = scoring_rates(form, lengths, catalog)
+    if not rates.max() > 0.0:
+        return no_answer(f"no engine of up to {_DEGREES[-1]:,.0f} accelerators has room for the reward model")
+    splits = _splits(form, lengths, usable, rates, catalog)
     if not splits:
-        return no_answer("no split of these accelerators has room for a rollout engine and for a trainer that fits")
+        judge = ", beside the reward model" if form.word("reward_model") else ""
+        return no_answer(
+            f"no split of these accelerators has room for a rollout engine and for a trainer that fits{judge}"
+        )
     best = min(splits, key=lambda split: split.step)
     return _answer(form, lengths, best, splits)
 
@@ -189,9 +198,57 @@ def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Eng
     return engines
 
 
-def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catalog) -> list[Split]:
-    """Every split that is tried with its fastest engine and trainer, last those near the best."""
-    count, stated = form.value(COUNT), form.stated("rollout_accelerators")
+def scoring_rates(form: Table, lengths: Lengths, catalog: Catalog) -> Array:
+    """Rollouts that one accelerator scores in a second with the best engine of the reward model among those of no more
+    accelerators than each degree, 0 without one; infinite by rule.
+    """
+    if not form.word("reward_model"):
+        return np.full(len(_DEGREES), np.inf)
+    columns: dict[str, Any] = {"model": form.text("reward_model"), "accelerator": form.text("accelerator")}
+    columns |= {"software": form.filled("rollout_software"), "precision": form.filled("rollout_precision")}
+    columns |= {"prompt_length": form.value("prompt_length") + np.ceil(lengths.mean), "concurrency": _SCORED}
+    columns |= {"output_length": form.value("reward_output")}
+    one = one_plan("inference", columns, (), form)
+    plans = stacked([with_columns(one, **{COUNT: degree, "tensor_parallel": degree}) for degree in _DEGREES])
+    results = evaluate(plans, catalog)
+    each = np.where(results["fits"] == 1.0, results.number("max_request_rate") / plans.number(COUNT), 0.0)
+    return np.asarray(np.maximum.accumulate(np.nan_to_num(each)))
+
+
+def _splits(form: Table, lengths: Lengths, engines: list[Engine], rates: Array, catalog: Catalog) -> list[Split]:
+    """Every split that is tried with its fastest engine and trainer, last those near the best, by those that score."""
+    count, rewards = form.value(COUNT), form.stated("reward_accelerators")
+    by_rule = bool(np.isinf(rates).all())
+    if by_rule:
+        numbers = [0.0]
+    elif rewards == rewards:
+        numbers = [rewards]
+    else:
+        numbers = np.arange(0.0, count, _unit(form, count, lengths, catalog)).tolist()
+    if max(numbers) >= count or (rewards > 0.0 and by_rule):
+        problem = f"reward accelerators must be from 0 to below {count:,.0f}, and need a reward model"
+        raise InputError(Fault(form.place(0, "reward_accelerators"), problem))
+    trainers: dict[float, Trainer | None] = {}
+
+    def trainer(accelerators: float) -> Trainer | None:
+        if accelerators not in trainers:
+            trainers[accelerators] = _trainer(form, lengths, accelerators, catalog)
+        return trainers[accelerators]
+
+    return [one for number in numbers for one in _beside(form, lengths, engines, (number, rates), trainer, catalog)]
+
+
+def _unit(form: Table, count: float, lengths: Lengths, catalog: Catalog) -> float:
+    """Accelerators by which splits differ: a server, or what divides both it and all of them."""
+    return float(np.gcd(int(server_sizes(_training_plan(form, count, lengths), catalog)[0][0]), int(count)))
+
+
+def _beside(
+    form: Table, lengths: Lengths, engines: list[Engine], scorers: tuple[float, Array],
+    trainer: Callable[[float], Trainer | None], catalog: Catalog,
+) -> list[Split]:  # fmt: skip
+    """Splits between rollouts and trainer beside the accelerators that score."""
+    count, stated = form.value(COUNT) - scorers[0], form.stated("rollout_accelerators")
     apart = form.word("rollouts") == ASYNCHRONOUS
     if stated >= count or (apart and stated == 0.0):
         problem = f"rollout accelerators must be from 0 to below {count:,.0f}" + (
@@ -202,12 +259,12 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catal
 
     def split(rollouts: float) -> None:
         if rollouts not in tried and 0.0 <= rollouts < count:
-            tried[rollouts] = _split(form, lengths, engines, rollouts, catalog)
+            tried[rollouts] = _split(form, lengths, engines, rollouts, scorers, trainer)
 
     if stated == stated:
         split(stated)
-        return [one for one in tried.values() if one is not None]
-    unit = float(np.gcd(int(server_sizes(_training_plan(form, count, lengths), catalog)[0][0]), int(count)))
+        return [one for one in tried.values() if one and np.isfinite(one.step)]
+    unit = _unit(form, count, lengths, catalog)
     step = max(np.floor(count / unit / _PARTS), 1.0) * unit
     for rollouts in np.arange(step if apart else 0.0, count, step).tolist():
         split(rollouts)
@@ -216,7 +273,7 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catal
         best = min((one for one in tried.values() if one), key=_step)
         for rollouts in (best.rollouts - step, best.rollouts + step):
             split(rollouts)
-    return sorted((one for one in tried.values() if one is not None), key=lambda one: one.rollouts)
+    return sorted((one for one in tried.values() if one and np.isfinite(one.step)), key=lambda one: one.rollouts)
 
 
 def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
@@ -268,15 +325,18 @@ def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> T
     return Trainer(plans.take([best]), result, time, time * share)
 
 
-def _split(form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, catalog: Catalog) -> Split | None:
+def _split(
+    form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, scorers: tuple[float, Array],
+    trainer_of: Callable[[float], Trainer | None],
+) -> Split | None:  # fmt: skip
     """A split with its fastest engine; rollouts 0: both take turns on all accelerators. None if nothing fits."""
-    count = form.value(COUNT)
+    count = form.value(COUNT) - scorers[0]
     generating, training = (rollouts, count - rollouts) if rollouts else (count, count)
-    trainer = _trainer(form, lengths, training, catalog)
+    trainer = trainer_of(training)
     fitting = [engine for engine in engines if engine.degree <= generating]
     if trainer is None or not fitting:
         return None
-    return min((_timed(form, lengths, engine, trainer, generating, training) for engine in fitting), key=_step)
+    return min((_timed(form, lengths, engine, trainer, generating, training, scorers) for engine in fitting), key=_step)
 
 
 def _step(split: Split) -> float:
@@ -284,9 +344,12 @@ def _step(split: Split) -> float:
 
 
 def _timed(
-    form: Table, lengths: Lengths, engine: Engine, trainer: Trainer, generating: float, training: float
-) -> Split:
-    """Times of a step with an engine and a trainer."""
+    form: Table, lengths: Lengths, engine: Engine, trainer: Trainer, generating: float, training: float,
+    scorers: tuple[float, Array],
+) -> Split:  # fmt: skip
+    """Times of a step with an engine, a trainer, and ``scorers``: accelerators that score, and rollouts per second of
+    one by its degree. Accelerators of their own score rollouts as they end (heuristic, this work).
+    """
     mode, prompt, staleness, slowdown, passes, reward = (
         form.filled(name)[0]
         for name in ("rollouts", "prompt_length", "staleness", "rollout_slowdown", "log_prob_passes", "reward_time")
@@ -301,8 +364,12 @@ def _timed(
     rollout, tail = float(slowdown) * (whole + prefill), float(slowdown) * tail
     work = trainer.time + float(passes) * trainer.forward
     sync = form.value("sync_overhead") + engine.weights / form.value("sync_bandwidth")
-    busy = max(rollout, work) if mode == ASYNCHRONOUS else rollout + float(reward) + work
-    return Split(generating, training, engine, trainer, rollout, tail, work, sync, busy + sync)
+    scored = scorers[0] or generating
+    scoring = float(divide(_samples(form), scored * scorers[1][np.searchsorted(_DEGREES, scored, "right") - 1], np.inf))
+    made = max(rollout, scoring) if scorers[0] else rollout + scoring
+    busy = max(made, work) if mode == ASYNCHRONOUS else made + float(reward) + work
+    times = rollout, tail, work, sync, busy + sync
+    return Split(generating, training, engine, trainer, *times, scorers[0], scoring)
 
 
 def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> Answer:
@@ -315,7 +382,9 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
         "step_time": best.step, "rollout_accelerators": best.rollouts, "training_accelerators": best.training,
         "rollout_time": best.rollout, "tail_time": best.tail, "training_time": best.trainer.time,
         "log_prob_time": best.work - best.trainer.time, "sync_time": best.sync,
-        "idle_share": 1.0 - (best.rollouts * best.rollout + best.training * best.work) / (count * best.step),
+        "reward_accelerators": best.rewards, "scoring_time": best.scoring,
+        "idle_share": 1.0 - (best.rollouts * best.rollout + best.training * best.work
+                             + (best.rewards or best.rollouts) * best.scoring) / (count * best.step),
         "tokens_per_second_per_accelerator": tokens / best.step / count,
         "rollout_tensor_parallel": best.engine.degree, "rollout_places": best.engine.places,
         "recompute": plan.word("recompute"),
@@ -336,8 +405,8 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
 
 def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[str, Array]]:
     """Columns of the table of splits."""
-    names = ("rollouts", "training", "rollout", "work", "step")
-    words = ("rollouts", "trainer", "rollout_time", "trainer_time", "step_time")
+    names = ("rollouts", "training", "rewards", "rollout", "work", "step")
+    words = ("rollouts", "trainer", "reward", "rollout_time", "trainer_time", "step_time")
     for name, word in zip(names, words, strict=True):
         yield word, np.array([getattr(split, name) for split in splits])
     yield "step_cost", np.array([split.step * count * price for split in splits])
@@ -345,13 +414,17 @@ def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[
 
 def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
     accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
-    apart = best.rollouts < count
+    apart = best.rollouts < count - best.rewards
     where = (
         f"rollouts on {best.rollouts:,.0f} take {best.rollout:,.0f} s, "
         f"the trainer on {best.training:,.0f} {best.work:,.0f} s"
         if apart
         else f"rollouts and trainer take turns, {best.rollout:,.0f} and {best.work:,.0f} s"
     )
+    if best.scoring:
+        where += (
+            f", {f'{best.rewards:,.0f} score them' if best.rewards else 'they are scored'} in {best.scoring:,.0f} s"
+        )
     cost, steps = answer["step_cost"], DAY / best.step
     price = f"; {dollars(cost)} a step, {dollars(cost * steps)} a day of {steps:,.0f} steps" if cost == cost else ""
     return (

@@ -35,6 +35,7 @@ from xlperf.explore.fleet_plans import (
     engines_of,
     first_ways,
     in_slices,
+    way_words,
     with_columns,
 )
 from xlperf.explore.fleets import STATE, FleetSearch
@@ -58,10 +59,11 @@ from xlperf.explore.money import (
     power_words,
     serving,
     sized,
+    with_encoders,
     with_prices,
 )
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name, short_of_memory
-from xlperf.explore.owning import owning_answer, unread_score
+from xlperf.explore.owning import SURE, owning_answer, unread_score
 from xlperf.explore.search import stacked
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
@@ -85,7 +87,6 @@ _LIMITS = {
 }
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
-SURE = 0.8  # probability with which a fleet should be large enough [-]
 _FAR = "EXTRAPOLATED"
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Cached ways to serve a demand, by the part of the catalog that the form names."""
@@ -186,7 +187,8 @@ def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[F
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        fleets = _search(form, catalog).fleets((mode,) if mode else (ONE, TWO), all_engines)
+        search = _search(form, catalog)
+        fleets = with_encoders(search.fleets((mode,) if mode else (ONE, TWO), all_engines), catalog)
         cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
     return cached[key]
 
@@ -335,6 +337,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     shown = form.filled("images") > 0.0
     for name in ("images", "image_width", "image_height"):
         columns[name] = np.where(shown, form.filled(name), np.nan)
+    columns["encoder_split"] = np.where(shown, form.filled("encoder_split"), "")
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
@@ -345,11 +348,12 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     plan, results = fleet.plan, fleet.results
     answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
     fleet_size = sized(fleet, catalog)
-    users, load, size, server, *_, longer = fleet_size
+    users, load, size, server, *_, longer, _ = fleet_size
     answer["tokens_per_second_per_accelerator"] /= longer
     copies, kinds = fleet_size.whole()
     answer |= {name: float(plan.number(name)[0]) for name in (*DEGREES, *_CHOSEN) if name in plan}
     answer |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
+    answer["encode_accelerators"] = fleet_size.encoders(copies)
     answer |= {"server_size": server, "servers": fleet_size.servers, "way": float(way), "num_ways": float(len(fleets))}
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
         answer |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
@@ -412,21 +416,15 @@ _MANY = 1.5  # ratio of accelerators of whole servers to accelerators in use fro
 
 def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
     unit = f"{'slice' if slices else 'server'}{'s' * (answer['servers'] != 1)}"
-    used = answer["copies"] * answer["copy_size"]
+    used = answer["copies"] * answer["copy_size"] + (encoding := answer["encode_accelerators"])
+    aside = [f"{used:,.0f} would do"] if answer["accelerators"] >= _MANY * used else []
+    aside += [f"{encoding:,.0f} encode images"] if encoding else []
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
-    many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
+    many += f" ({', '.join(aside)})" if aside else ""
     rate = answer["tokens_per_second_per_user"]  # NaN for requests of one token
     speed = f"{people(answer['users'])} {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
-
-
-def way_words(software: str, mode: str, answer: Answer) -> str:
-    """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
-    if mode != TWO:
-        return f"{software_title(software)} in one pool"
-    prefill = answer["prefill_accelerators"]
-    return f"{software_title(software)}, {prefill:,.0f} prefill and {answer['copy_size'] - prefill:,.0f} decode"
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:

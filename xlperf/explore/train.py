@@ -40,6 +40,7 @@ from xlperf.explore.objectives import (
     short_of_memory,
     slower,
 )
+from xlperf.explore.owning import owned_run
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.switches import flagged, switched
@@ -466,7 +467,9 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     reason = refused_reasons(plan, catalog)[0]
     refused = f" {reason}." if reason else ""
     answer["answer"] = _training_sentence(form, answer, cost) + refused + lacking_words(hours)
-    return answer
+    date = float(np.nan_to_num(form.number("deadline")[0], nan=answer["run_time"]))
+    unit = float(np.lcm(int(pieces), int(server_sizes(plan, catalog)[0][0])))
+    return answer | owned_run(count, unit, answer["run_time"], date, hours, plan, results)
 
 
 def _switched_words(plan: Table) -> str:

@@ -2,10 +2,13 @@
 
 A link has a bandwidth for each direction. Ranks send and receive; other nodes are switches, which only pass on. The
 all-gather is bounded by cuts and reached by trees that fill the links; the all-to-all is a flow of all pairs at once.
+A rank outside a group passes data on only if the group is not connected without it, over paths of fewest links.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +26,118 @@ class Links(NamedTuple):
     target: np.ndarray  # node that it enters, (links,)
     bandwidth: Array  # (links,) [B/s]
     latency: Array  # (links,) [s]
+
+
+class Listed(NamedTuple):
+    """A network that is listed link by link: ranks in their order, and switches."""
+
+    links: Links
+    ranks: np.ndarray  # nodes of the ranks
+
+    @property
+    def is_switched(self) -> bool:
+        """Whether there are switches, so that a ring over all ranks takes one message per rank and step."""
+        return len(self.ranks) < self.links.nodes
+
+    @property
+    def rank_bandwidth(self) -> float:
+        """Largest bandwidth of a rank, all its links together. [B/s]"""
+        sums = np.bincount(self.links.source, self.links.bandwidth, self.links.nodes)
+        return float(sums[self.ranks].max())
+
+
+_numbers = count()
+_by_number: dict[int, Listed] = {}
+
+
+def number_of_list(listed: Listed) -> float:
+    """Number by which arrays refer to a list of links; each call gives another one. [-]"""
+    number = next(_numbers)
+    _by_number[number] = listed
+    return float(number)
+
+
+@lru_cache(1 << 14)
+def listed_shape(number: float, operation: str, members: int, stride: int) -> tuple[float, float, bool]:
+    """Hops of a collective in all groups of a stride at once, its time over the time at the bandwidth of one rank, and
+    whether larger groups go tier by tier. [-]
+    """
+    listed = _by_number[int(number)]
+    if operation == "point_to_point":
+        return *_shifted(listed, stride), not listed.is_switched
+    if members < 2:
+        return 0.0, 1.0, not listed.is_switched
+    block, ranks = members * stride, listed.ranks
+    groups = [
+        ranks[first + offset : first + block : stride]
+        for first in range(0, max(len(ranks) - block, 0) + 1, block)
+        for offset in range(stride)
+    ]
+    shapes = [group_rate(listed, group, operation, [other for other in groups if other is not group])
+              for group in groups]  # fmt: skip
+    slowest, hops = min(rate for rate, _ in shapes), max(hops for _, hops in shapes)
+    return hops, listed.rank_bandwidth / slowest, not listed.is_switched
+
+
+def _shifted(listed: Listed, distance: int) -> tuple[float, float]:
+    """Hops of a message to the rank at a distance, and its slowdown if all ranks send over paths of fewest links."""
+    links, ranks = listed.links, listed.ranks
+    pairs = np.stack([ranks, np.roll(ranks, -distance)], axis=-1)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    if not len(pairs):
+        return 1.0, 1.0
+    loads = route_loads(links, pairs, np.ones(len(pairs)))
+    hops = float(path_latencies(links)[pairs[:, 0], pairs[:, 1]].max())
+    return hops, listed.rank_bandwidth * float((loads / links.bandwidth).max())
+
+
+def group_rate(listed: Listed, ranks: np.ndarray, operation: str, others: list[np.ndarray]) -> tuple[float, float]:
+    """Rate at which each rank of a group sends in a collective beside other groups [B/s], and its hops, in units of the
+    latencies of the links. Heuristic for groups that share links: they slow each other down as on paths of fewest
+    links.
+    """
+    if len(ranks) < 2:
+        return listed.rank_bandwidth, 0.0
+    own = _own_links(listed, ranks)
+    links = _part(listed.links, own)
+    rate_of = exchange_rate if operation == "all_to_all" else gather_rate
+    rate = (len(ranks) - 1.0) * rate_of(links, ranks)
+    if others:
+        jobs = [ranks, *others]
+        loads = np.zeros((len(jobs), len(own)))
+        for load, job in zip(loads, jobs, strict=True):
+            used = _own_links(listed, job)
+            load[used] = route_loads(_part(listed.links, used), *_pairs(job, operation))
+        together, alone = (max_min_rates(listed.links.bandwidth, some) for some in (loads, loads[:1]))
+        rate *= float(together[0] / alone[0])
+    longest = float(path_latencies(links)[np.ix_(ranks, ranks)].max())
+    return rate, longest * (len(ranks) - 1.0 if listed.is_switched else 1.0)
+
+
+def _own_links(listed: Listed, ranks: np.ndarray) -> np.ndarray:
+    """Mask of the links that a group uses: all but those of ranks outside it if they connect the group; else those of
+    paths of fewest links.
+    """
+    links = listed.links
+    outside = np.setdiff1d(listed.ranks, ranks)
+    own = np.asarray(~(np.isin(links.source, outside) | np.isin(links.target, outside)))
+    if np.isfinite(path_latencies(_part(links, own))[np.ix_(ranks, ranks)]).all():
+        return own
+    return route_loads(links, *_pairs(ranks, "all_to_all")) > 0.0
+
+
+def _part(links: Links, chosen: np.ndarray) -> Links:
+    return Links(links.nodes, *(values[chosen] for values in links[1:]))
+
+
+def _pairs(ranks: np.ndarray, operation: str) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of ranks that send, and bytes of each for a byte of the message: a ring, or everyone to everyone."""
+    number = len(ranks)
+    if operation == "all_to_all":
+        pairs = [(int(a), int(b)) for a in ranks for b in ranks if a != b]
+        return np.array(pairs), np.full(len(pairs), 1.0 / number)
+    pairs = list(zip(ranks.tolist(), np.roll(ranks, -1).tolist(), strict=True))
+    return np.array(pairs), np.full(number, (number - 1.0) / number)
 
 
 def gather_rate(links: Links, ranks: np.ndarray) -> float:

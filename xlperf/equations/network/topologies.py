@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
+from xlperf.equations.network.link_lists import listed_shape
 
 AXES = 3
 
@@ -246,14 +247,14 @@ def torus_exchange_load(
 def torus_distances(
     distance: Numeric, first_length: Numeric, second_length: Numeric, third_length: Numeric, num_rings: Numeric
 ) -> tuple[Array, Array]:
-    r"""Hops between two ranks of a torus, mesh or ring: in total, and along the longest axis.
+    r"""Hops between two ranks of a torus, mesh or ring: in total, and messages on the busiest link.
 
     .. math:: h_i = \min(d_i, k_i - d_i) \ \text{(ring)}, \qquad d_i \ \text{(line)}, \qquad
               d = d_1 + k_1 (d_2 + k_2 d_3)
 
     Source: W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
 
-    Rank 5 of a torus of 4 x 4 is one hop away on each axis:
+    Half of the messages go each way at half a round. Rank 5 of a torus of 4 x 4 is one hop away on each axis:
 
     >>> tuple(map(float, torus_distances(5.0, 4.0, 4.0, 1.0, 2.0)))
     (2.0, 1.0)
@@ -267,7 +268,7 @@ def torus_distances(
     Returns
     -------
     steps : Hops along all axes, at least 1. [-]
-    longest : Hops along the longest axis, the number of messages per link if all ranks send so far. [-]
+    longest : Messages on a link of the longest axis if all ranks send so far, at least 1. [-]
     """
     lengths = (first_length, second_length, third_length)
     left, rings = np.floor(array(distance)), array(num_rings)
@@ -275,16 +276,18 @@ def torus_distances(
     for axis, length in enumerate(lengths):
         places = array(length)
         away = left - np.floor(left / places) * places
-        hops = np.where(rings > axis, np.minimum(away, places - away), away)
+        closed = rings > axis
+        hops = np.where(closed, np.minimum(away, places - away), away)
         left = np.floor(left / places)
-        steps, longest = steps + hops, np.maximum(longest, hops)
+        steps, longest = steps + hops, np.maximum(longest, np.where(closed & (2.0 * hops == places), 0.5, 1.0) * hops)
     arguments = (distance, *lengths, num_rings)
     return _known(np.maximum(steps, 1.0), *arguments), _known(longest, *arguments)
 
 
-SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL = range(8)
+SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL, LINKS = range(9)
 ON_AXES = (RING, TORUS, MESH)
-_PHASED = np.array([code in (*ON_AXES, DRAGONFLY) for code in range(RAIL + 1)])
+_UNKNOWN = np.nan, np.nan, False
+_PHASED = np.array([code in (*ON_AXES, DRAGONFLY) for code in range(LINKS + 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +297,7 @@ class Network:
     size: Array  # Accelerators in one group of the tier [-]
     link_bandwidth: Array  # Per accelerator, one direction, with oversubscription [B/s]
     latency: Array  # Time of one hop for an empty message [s]
-    links_per_peer: Array  # Links to each peer of a fully connected tier, else NaN [-]
+    listed: Array  # Number of the list of links of the tier, else NaN [-]
     in_network_reduction: Array  # 1: the switches reduce all-reduces, else 0 [-]
     topology: np.ndarray  # Topology codes, positions in the schema's choices [-]
     first_length: Array  # Places along the first axis; accelerators of a dragonfly router [-]
@@ -441,7 +444,7 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         steps = members - 1.0
     steps, slowdown = steps.copy(), np.ones_like(distance)
     codes = network.topology[:, tier]
-    used = codes
+    used, phased = codes, _PHASED[codes][:, None]
     if operation != "point_to_point":  # groups within the tier below do not cross it
         used = np.where((members == 1.0).all(axis=-1), SWITCH, codes)
     for code in sorted(set(used.tolist())):
@@ -453,11 +456,16 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         elif code == DRAGONFLY:
             apart = np.maximum(array(stride), inner) + 0.0 * members
             shape = _dragonfly(operation, members[rows], apart[rows], network, rows, tier)
+        elif code == LINKS:
+            lists = network.listed[rows, tier, None]
+            shape, by_phases = _listed(operation, members[rows], distance[rows], lists)
+            phased = phased & np.ones_like(distance, dtype=bool)
+            phased[rows] = by_phases
         else:
             continue
         steps[rows], slowdown[rows] = shape
     several = members > 1.0
-    return TierShape(steps, slowdown, _PHASED[codes][:, None] & several, (codes == RAIL)[:, None] & several)
+    return TierShape(steps, slowdown, phased & several, (codes == RAIL)[:, None] & several)
 
 
 def _relative(load: Array, members: Array) -> Array:
@@ -471,6 +479,18 @@ def _direct(operation: str, members: Array, num_links: Array) -> tuple[Array, Ar
     if operation == "point_to_point":
         return steps, num_links + 0.0 * members
     return steps, _relative(direct_load(members, num_links), members)
+
+
+def _listed(operation: str, members: Array, distance: Array, number: Array) -> tuple[tuple[Array, Array], np.ndarray]:
+    """Hops and slowdown, and whether larger groups go tier by tier, of each distinct group once; NaN if not known."""
+    asked = np.stack(np.broadcast_arrays(members, distance, number)).reshape(3, -1)
+    distinct, which = np.unique(asked, axis=1, return_inverse=True)
+    shapes = [
+        listed_shape(lists, operation, int(group), int(apart)) if group >= 0.0 and lists >= 0.0 else _UNKNOWN
+        for group, apart, lists in distinct.T.tolist()
+    ]
+    steps, slowdown, phased = (np.array(part)[which].reshape(members.shape) for part in zip(*shapes, strict=True))
+    return (steps, slowdown), phased
 
 
 def _along_axes(

@@ -141,17 +141,23 @@ class Deployment:
     @property
     def request_latency(self) -> RequestLatency:
         """Time of requests outside the engine's loop, (rows,). One host thread prepares images, one after the other for
-        the requests that start a run together (heuristic, this work).
+        the requests that start a run together (heuristic, this work); an encode pool has an idle accelerator for each.
         """
+        latency, pictures = self.text_latency, self.software.get("image_host_time")
+        if pictures is None:
+            return latency
+        together = np.minimum(self.plan.concurrency / np.maximum(self.plan.run_requests, 1.0), 1.0)
+        waiting = 0.5 * np.where(np.isnan(together), 0.0, together) * pictures[:, 0]
+        before = pictures[:, 0] + self.software["encode_pool_time"][:, 0]
+        return RequestLatency(latency.alone + before, latency.crowd + waiting)
+
+    @property
+    def text_latency(self) -> RequestLatency:
+        """The same but for images, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
         alone = each + token * self.plan.new_tokens
         alone = alone + self.adapter_load_time if some(self.plan.adapters > 0.0) else alone
-        pictures = self.software.get("image_host_time")
-        if pictures is None:
-            return RequestLatency(alone, crowd)
-        together = np.minimum(self.plan.concurrency / np.maximum(self.plan.run_requests, 1.0), 1.0)
-        waiting = 0.5 * np.where(np.isnan(together), 0.0, together) * pictures[:, 0]
-        return RequestLatency(alone + pictures[:, 0], crowd + waiting)
+        return RequestLatency(alone, crowd)
 
     @property
     def adapter_load_time(self) -> Array:

@@ -136,7 +136,7 @@ def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
 def _request_latency(decoding: Deployment, prefilling: Deployment) -> RequestLatency:
     """Time of requests outside the loops of the engines of both pools, one after the other."""
     first, second = prefilling.request_latency, decoding.request_latency
-    return RequestLatency(first.alone + second.alone, second.crowd)
+    return RequestLatency(first.alone + decoding.text_latency.alone, second.crowd)
 
 
 def _wave_spread(plan: InferencePlan, requests: Array) -> Array:

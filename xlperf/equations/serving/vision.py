@@ -1,7 +1,8 @@
 """Vision encoder of a serving replica: time, memory and host time of the images of a request.
 
-The encoder runs before the prefill of its prompt, on the ranks of the prompt's attention replica. Its layers are split
-over the ranks as those of the decoder, or each rank encodes its share of the images with all of the weights.
+The encoder runs before the prefill of its prompt, on the ranks of the prompt's attention replica: its layers are split
+over the ranks as those of the decoder, or each rank encodes its share of the images with all of the weights. Or an
+accelerator of a pool that encodes alone has all images of a request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, side_by_side, total
+from xlperf.base.arrays import Array, Numeric, array, side_by_side, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time
 from xlperf.equations.hardware.roofline import CORE, WIDE, Device, vector_time
@@ -19,8 +20,10 @@ from xlperf.equations.model.vision import COLOURS, Encoder, Pictures, encoder_pa
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.serving.kernels import engine_all_reduce_time
 from xlperf.equations.serving.phases import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, VECTOR_FLOP
+from xlperf.equations.serving.queueing import erlang_c
 
 SIZE = 2.0  # bytes of a weight and of an activation: encoders stay in 16 bits [B]
+_WAIT = 0.1  # mean wait for an accelerator of an encode pool over its encode time [-]
 _KERNELS = 14.0  # launches of a layer: two norms, four products, two rotations, attention, activation, adds, casts [-]
 _ELEMENTS = (
     12.0  # elements of the width that element-wise kernels of a layer move for a patch: norms, adds, rotations [-]
@@ -32,6 +35,48 @@ class EncoderWork(NamedTuple):
 
     times: Array  # matrix, attention, vector, communication, fixed, (rows, 5) [s]
     memory: Array  # weights of the encoder on a rank [B]
+
+
+def embedding_handover_time(network: Network, encoder: Encoder, pictures: Pictures) -> Array:
+    r"""Time in which the tokens of images go from an encode pool to the decoder over the outermost tier, (rows,). [s]
+
+    .. math:: t = \alpha + 2\,n h / B
+
+    Heuristic, this work: one message of n tokens of the decoder's width h in 16 bits.
+    """
+    size = SIZE * pictures.tokens * encoder.output_size
+    return np.asarray(network.latency[:, -1] + size / network.link_bandwidth[:, -1])
+
+
+def encode_pool_size(load: Numeric) -> Array:
+    r"""Fewest accelerators of an encode pool in which a request waits at most a tenth of its encode time in the mean.
+
+    Poisson arrivals at c servers, each busy for the encode time T: half of the wait of exponential times.
+
+    .. math:: \min c:\quad \frac{C(c, a / c)}{2 (c - a)} \le \frac{1}{10}, \qquad a = \lambda T
+
+    C is the probability of a wait (Erlang). Source: A. O. Allen, "Probability, Statistics, and Queueing Theory", 2nd
+    ed., 1990, section 5.3 (Allen-Cunneen approximation).
+
+    Two requests at once need four accelerators, none needs none:
+
+    >>> encode_pool_size([0.0, 2.0, 100.0]).tolist()
+    [0.0, 4.0, 105.0]
+
+    Parameters
+    ----------
+    load : Accelerators a that encoding keeps busy. [-]
+
+    Returns
+    -------
+    Array : Whole number of accelerators. [-]
+    """
+    busy = array(load)
+    used = np.where(busy > 0.0, busy, 0.5)
+    count = np.floor(used) + 1.0
+    while (few := erlang_c(count, used / count) > 2.0 * _WAIT * (count - used)).any():
+        count = np.where(few, count + 1.0, count)
+    return np.asarray(np.where(busy > 0.0, count, busy))
 
 
 def encoder_work(
