@@ -277,10 +277,11 @@ def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
     if told.get("@checkpoints") == "offload":
         plan |= {"recompute": "full", "offload_activations": "1"}
     shards, copies = number(told, "@shards"), number(told, "@replicas", 1.0)
+    experts = number(plan, "expert_parallel", 1.0)  # ranks of their own, beside those that shard
     if shards > 1.0:
         plan["zero_stage"] = "3"
         plan |= {"zero_group_size": text(shards)} if copies > 1.0 else {}
-        plan.setdefault("num_accelerators", text(shards * copies * ranks_of(plan)))
+        plan.setdefault("num_accelerators", text(shards * copies * experts * ranks_of(plan)))
     if plan.get("zero_stage") != "3":
         plan.pop("reshard_after_forward", None)
     _batch(plan, told)

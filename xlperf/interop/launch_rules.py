@@ -21,6 +21,7 @@ from xlperf.interop.checkpoints import (
     contradicted,
     described_models,
     formats_of_checkpoint,
+    meant_model,
     named_model,
     variant_of_method,
     variant_of_name,
@@ -421,7 +422,7 @@ def _model(
         if models is not None and (wrong := contradicted(settings, plan["model"], models)):
             notes.append(f"model {plan['model']} is given, but the file states {wrong}")
         return {} if "model" in plan or not names else {"model": names[0]}
-    weak = [settings[name] for name in ("@named", "@checkpoint") if settings.get(name)]
+    weak = [one for name in ("@named", "@checkpoint") if re.search(r"\d", one := settings.get(name, ""))]
     result = named_model(names, models) or (named_model(weak, models) if not names else "")
     fitting, nearest = described_models(settings, models, stack == "megatron" and "@logged" not in settings)
     if result and (wrong := contradicted(settings, result, models)):
@@ -429,8 +430,8 @@ def _model(
     if result:
         return {"model": result}
     if fitting:
-        weakly = named_model(weak, models)
-        if len(fitting) > 1:
+        weakly = named_model(weak, models) or meant_model(fitting, settings.get("@mentioned", ""), models)
+        if weakly not in fitting:
             notes.append(f"the dimensions are of {', '.join(fitting)}: give the one that is meant with --set model=...")
         return {"model": weakly if weakly in fitting else fitting[0]}
     how = f"add its row with xlperf add model {CONFIG} -o models.csv and --catalog models.csv, or give --set model=..."

@@ -399,6 +399,8 @@ def _referred(name: str, value: str, values: Mapping[str, str]) -> str:
         points, path = match.groups()
         above = name.removesuffix(":").split(".")[: -len(points)] if points else []
         name = f"{'.'.join([*above, path])}:"
+        if name not in values and not points:  # a package of Hydra, whose name the file does not repeat
+            name = name.partition(".")[2]
         if name not in values:
             break
         value = values[name]
