@@ -35,6 +35,27 @@ def recipe(profile_start_step: int = 0) -> run.Partial:
   use_mcore_fsdp = False
   pretrain = set_primary_perf_configs(pretrain, "pre_train", num_nodes=num_nodes, ep_size=ep_size)
 """
+BRIDGE = """from megatron.bridge.perf_recipes.gpt_oss.common import gpt_oss_120b_pretrain_config
+
+
+def gpt_oss_120b_pretrain_64gpu_b200_bf16_config():
+    cfg = gpt_oss_120b_pretrain_config()
+    cfg.model.expert_model_parallel_size = 64
+    cfg.train.global_batch_size = 512
+    cfg.train.micro_batch_size = 2
+    return cfg
+
+
+def gpt_oss_120b_pretrain_64gpu_b200_fp8mx_config():
+    cfg = gpt_oss_120b_pretrain_config()
+    cfg.mixed_precision = _perf_precision("fp8_mx")
+    cfg.model.expert_model_parallel_size = 8
+    cfg.train.global_batch_size = 1280
+    cfg.train.micro_batch_size = 4
+    cfg.model.recompute_modules = ["layernorm", "moe_act"]
+    cfg.model.recompute_granularity = "selective"
+    return cfg
+"""
 SLICE = """XLA_FLAGS=" --xla_tpu_use_single_sparse_core_for_all_gather_offload=true "
 MAXTEXT_ARGS="model_name=llama3.1-405b per_device_batch_size=3 ici_fsdp_parallelism=-1 remat_policy=custom \\
 max_target_length=8192 opt_type=adamw"
@@ -66,12 +87,27 @@ xpk workload create --device-type=tpu7x-4x8x8 --num-slices=1 \\
         (NEMO_RECIPE, {"accelerator": "GB200"},
          "model=Nemotron-4-340B; num_accelerators=256; tensor_parallel=4; pipeline_parallel=8; virtual_pipeline=6; "
          "micro_batch_size=2; global_batch_size=256; precision=fp8-current; sequence_parallel=1; zero_stage=1"),
+        # AMD-AGI/Primus examples/torchtitan/configs/MI300X/llama3.1_70B-FP8-pretrain.yaml: the model's file has float8
+        (PRIMUS.format("torchtitan", "llama3.1_70B-fp8", """
+        training: {local_batch_size: 6, seq_len: 8192}
+        activation_checkpoint: {mode: full}"""), GIVEN,
+         "model=Meta-Llama-3.1-70B; precision=fp8-current; micro_batch_size=6; recompute=full"),
+        # NVIDIA-NeMo/Megatron-Bridge perf_recipes/gpt_oss/b200/gpt_oss.py: one of several, by its name and its body
+        (BRIDGE, {"recipe": "gpt_oss_120b_pretrain_64gpu_b200_fp8mx_config"},
+         "model=gpt-oss-120b; accelerator=b200; num_accelerators=64; expert_parallel=8; global_batch_size=1280; "
+         "micro_batch_size=4; precision=mxfp8; recompute=selective"),
+        # yanring/Megatron-MoE-ModelZoo best_practice/qwen3/run_30b.sh: nothing of an earlier start remains
+        ("""export MODEL=Qwen3-30B-A3B SEQ_LEN=4096 MBS=1
+VPP=1 PP=2 TP=1 EP=8 NNODES=4 bash ./sbatch_benchmarking.sh --recompute-granularity full --recompute-method uniform
+PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balancing
+""", GIVEN, "model=Qwen3-30B-A3B; pipeline_parallel=1; micro_batch_size=4; recompute=; virtual_pipeline="),
         # AI-Hypercomputer/tpu-recipes ironwood llama3.1-405b: 3 a device, two devices a chip, 256 chips
         (SLICE, {"recompute": "full"},
          "model=Meta-Llama-3.1-405B; accelerator=TPUv7x (Ironwood); num_accelerators=256; micro_batch_size=6; "
          "global_batch_size=1536; sequence_length=8192; zero_stage=3; recompute=full; software=maxtext"),
     ],
-    ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "slice"],
+    ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
+         "several starts", "slice"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)
@@ -91,6 +127,14 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
          "LLaMA-Factory v1"),
         ("torchrun pretrain_bert.py --num-layers 24 --tensor-model-parallel-size 8 --micro-batch-size 4",
          "BERT or T5 of Megatron-LM"),
+        ("python pretrain_ict.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --micro-batch-size 32",
+         "BERT or T5 of Megatron-LM"),
+        ("megatron export --model Qwen/Qwen3-30B-A3B --to_hf true --tensor_model_parallel_size 2", "a program of Meg"),
+        ("torchrun train_fsdp2.py qwen3.yaml --training.per_device_train_batch_size 2", "MindSpeed-LLM with FSDP2"),
+        ("training_config:\n  actor_rollout_ref:\n    rollout:\n      log_prob_micro_batch_size: 16\n", "verl"),
+        ("from nemo.collections import llm\n\n\n@run.cli.factory(target=pretrain, name=NAME)\ndef pretrain_recipe():\n"
+         "    return run.Partial(pretrain, trainer=trainer(tensor_parallelism=4))\n", "a module of NeMo 2 recipes"),
+        ("model:\n  img_h: 224\n  micro_batch_size: 8\n  num_layers: 12\n", "a vision model of NeMo"),
     ],
 )  # fmt: skip
 def test_files_of_strangers_are_refused_by_name(catalog: Catalog, text: str, title: str) -> None:
@@ -131,13 +175,27 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
         # torchtitan README of 2026: its registry instead of files
         ("NGPU=8 MODULE=llama3 CONFIG=llama3_70b ./run_train.sh --training.seq_len 4096",
          "model=Meta-Llama-3.1-70B; sequence_length=4096; micro_batch_size=8; tensor_parallel=8; recompute=full"),
+        # MindSpeed-LLM pretrain_qwen3_14b_4K_ptd.sh, swiss-ai submit-llama3-70b.sh: words of forks of Megatron-LM
+        (GPT + "--tensor-model-parallel-size 2 --sequence-parallel --use-ascend-coc --context-parallel-size 2 "
+         "--context-parallel-algo ulysses_cp_algo --main-grads-dtype bf16",
+         "tensor_overlap=all; context_method=ulysses; gradient_precision=bf16"),
+        # NeMo-Framework-Launcher training/llama/llama3_1_70b.yaml, gpu-recipes mixtral-8x7b-256gpus-a4-fp8.yaml: the
+        # name of the run settles equal dimensions; fp8 counts beside the 16 bits of the trainer, wherever they stand
+        ("run:\n  name: llama3_1_70b\nmodel:\n  fp8: true\n  num_layers: 80\n  hidden_size: 8192\n"
+         "  ffn_hidden_size: 28672\n  num_attention_heads: 64\n  num_query_groups: 8\n  encoder_seq_length: 8192\n"
+         "  micro_batch_size: 1\n  data:\n    seq_length: ${training.model.encoder_seq_length}\ntrainer:\n"
+         "  precision: bf16\n", "model=Meta-Llama-3.1-70B; precision=fp8; sequence_length=8192"),
+        # axolotl qwen3_30ba3b_ep_fsdp_fft_4gpu.yaml: ranks of experts times those that shard
+        ("base_model: Qwen/Qwen3-30B-A3B\nexpert_parallel_size: 2\ndp_shard_size: 2\nsequence_len: 2048\n"
+         "micro_batch_size: 1\nbf16: true\n",
+         "expert_parallel=2; zero_stage=3; num_accelerators=4; global_batch_size=4"),
         # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
         ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
          "sequence_length=500000"),
     ],
 )  # fmt: skip
 def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None:
-    agrees(catalog, text, "file", wanted)
+    agrees(catalog, text, "file", wanted, {"accelerator": "H100"} if "num_accelerators" in wanted else None)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +217,30 @@ def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology
       command: [bash, -c, "python3 -m MaxText.train base.yml model_name=llama3.1-8b per_device_batch_size=3"]
 """
     agrees(catalog, text, "file", wanted, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Megatron-Bridge perf_recipes/gpt_oss/b200/gpt_oss.py and recipes/gemma/gemma2.py
+        (BRIDGE, r"defines 2 recipes \(.*fp8mx_config\): give one with --set recipe="),
+        ("from megatron.bridge.recipes.gemma.h100.gemma2 import gemma2_2b_pretrain_2gpu_h100_bf16_config as a\n"
+         "from megatron.bridge.recipes.gemma.h100.gemma2 import gemma2_9b_pretrain_8gpu_h100_bf16_config as b\n",
+         "states no setting of a training run"),
+        # gpu-recipes llama3_70b nemo2507 launcher.sh: nodes alone; tpu-recipes gpt3-175b-v6e-256.sh: a name alone
+        ("python ${LAUNCH} --factory 'recipe()' trainer.num_nodes=$NNODES trainer.devices=8", "no setting of a train"),
+        ("python3 benchmarks/benchmark_runner.py --model_name=gpt_3_175b --num_slices=1", "has no flag of|no setting"),
+        # MindSpeed-LLM pretrain_gemma2_27b_ptd.sh, LLaMA-Factory qwen2_full_asft.yaml
+        (GPT + "--pipeline-model-parallel-size 2 --num-layer-list 20,12", "not read: --num-layer-list 20,12"),
+        (GPT + "--swap-attention --recompute-activation-function", "--swap-attention .*--recompute-act"),
+        # Megatron-DeepSpeed run_bf16.sh: its arguments are Megatron-LM's, though it writes a configuration of DeepSpeed
+        ('cat <<EOT > ds.json\n{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}}\nEOT\n'
+         + GPT + "--tensor-model-parallel-size 2 --deepspeed --deepspeed_config ds.json", "of megatron that .*--deeps"),
+    ],
+)  # fmt: skip
+def test_what_states_no_run_or_several_is_refused(catalog: Catalog, text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        columns(catalog, text, "file", GIVEN | {"model": "Llama-3-8B", "NNODES": "4"})
 
 
 def test_a_script_without_a_flag_names_the_file_to_read(catalog: Catalog) -> None:

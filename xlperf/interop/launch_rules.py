@@ -153,10 +153,6 @@ def _write_megatron(result: Stated, stated: Mapping[str, str]) -> None:
         result |= {"@fp8": "hybrid", "@fp8_recipe": result["precision"], "precision": "bf16"}
 
 
-def _write_torchtitan(result: Stated, stated: Mapping[str, str]) -> None:
-    _overlaps(result, "compiled")
-
-
 def _overlaps(result: Stated, needed: str) -> None:
     """Tensor-parallel communication overlaps only with the prerequisites of the stack's own check."""
     if not (_number(result, "tensor_parallel", 1.0) > 1.0 and result.get(needed, "yes") == "yes"):
@@ -196,7 +192,7 @@ def _write_trtllm(result: Stated, stated: Mapping[str, str]) -> None:
 
 _WRITE: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
     "megatron": _write_megatron,
-    "torchtitan": _write_torchtitan,
+    "torchtitan": lambda result, _: _overlaps(result, "compiled"),
     "vllm": _write_vllm,
     "sglang": _write_sglang,
     "trtllm": _write_trtllm,
