@@ -442,6 +442,36 @@ _MAXTEXT = {
     "base_num_kv_heads": 8, "base_num_query_heads": 64, "decoder_block": "llama2", "head_dim": 128,
     "ici_fsdp_parallelism": 8, "logits_via_embedding": False, "num_experts": 1, "vocab_size": 32000,
 }  # fmt: skip
+_DEEPSEEK = """base_emb_dim: 7168
+base_num_query_heads: 128
+base_num_kv_heads: 128
+base_mlp_dim: 18432
+base_moe_mlp_dim: 2048
+base_num_decoder_layers: 61
+first_num_dense_layers: 3
+vocab_size: 129280
+num_experts: 256
+num_experts_per_tok: 8
+shared_experts: 1
+decoder_block: "deepseek"
+attention_type: "mla"
+q_lora_rank: 1536
+kv_lora_rank: 512
+qk_nope_head_dim: 128
+qk_rope_head_dim: 64
+v_head_dim: 128
+"""
+_GEMMA = """base_num_decoder_layers: 23
+base_emb_dim: 4608
+base_num_query_heads: 32
+base_num_kv_heads: 16
+base_mlp_dim: 36864
+head_dim: 128
+vocab_size: 256128
+decoder_block: "gemma2"
+logits_via_embedding: True
+sliding_window_size: 4096
+"""
 
 
 def _dumped(arguments: dict[str, object], rest: str) -> str:
@@ -460,6 +490,14 @@ _STATED = {
         " --max-position-embeddings 4096 --vocab-size 32000", 64.69e9, 1e-3),
     "GLM-4.7-Flash": (_LATENT, 29.94e9, 1e-3),
     "torchtitan": (_TITAN, 1_476_448_256, 0.0),
+    "MaxText, latent attention": (_DEEPSEEK, 671.03e9, 1e-3),
+    "MaxText, with an indexer": (
+        f"{_DEEPSEEK}use_indexer: true\nindexer_n_heads: 64\nindexer_head_dim: 128\nindexer_topk: 2048\n",
+        671.88e9, 1e-3),
+    "MaxText, pairs of layers": (_GEMMA, 27.227e9, 1e-3),
+    "tokenizer": (
+        "pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 1024"
+        " --tokenizer-type GPT2BPETokenizer", 354_871_296, 0.0),
     "MaxText": ("\n".join(f"Config param {name}: {value}" for name, value in _MAXTEXT.items()), 68_976_648_192, 0.0),
 }  # fmt: skip
 """Public logs and scripts, cut to their dimensions, with the parameters that the log or the checkpoint states."""

@@ -27,7 +27,7 @@ from xlperf.interop.checkpoints import mentioned_models
 from xlperf.interop.config_rules import UNREAD, Stated
 from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
 from xlperf.interop.launch_python import RECIPE, recipes_of
-from xlperf.interop.launch_rules import CONFIG, LACKS, plan_of, settled, stack_of
+from xlperf.interop.launch_rules import CONFIG, LACKS, OF_MODEL, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     MOST_SHOWN,
@@ -66,8 +66,8 @@ MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
-_NAMES = ("@model", "@flavor", "@family", "@size", "@named", "@checkpoint", "num_accelerators", "accelerator")
-"""What a file of training may name without a setting of it."""
+_NAMES = {*OF_MODEL, "@checkpoint", "num_accelerators", "accelerator"} - {"@config"}
+"""What a file of training may name without a setting of it: a model, its dimensions, and machines."""
 FEWEST_GUESSED = 2  # fewest settings by which flags alone decide the stack of a training
 Groups = Sequence[Sequence[Sequence[Setting]]]  # settings of texts, command by command
 

@@ -43,7 +43,7 @@ _SETTLES = {
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
 }  # fmt: skip
 """Columns of a plan that make a quantity of a stack superfluous if they are given."""
-_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
+OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
              "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
              "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
 _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
@@ -88,7 +88,7 @@ def settled(
         return not sourced or harmless or ("MODEL" in column and "model" in plan)
     if column == "@checkpoint":
         return True
-    if column in _OF_MODEL:
+    if column in OF_MODEL:
         return "model" in plan
     if column in ("@nodes", "@accelerators_per_node") and not counted:
         return "num_accelerators" in plan
