@@ -185,6 +185,10 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
          "  ffn_hidden_size: 28672\n  num_attention_heads: 64\n  num_query_groups: 8\n  encoder_seq_length: 8192\n"
          "  micro_batch_size: 1\n  data:\n    seq_length: ${training.model.encoder_seq_length}\ntrainer:\n"
          "  precision: bf16\n", "model=Meta-Llama-3.1-70B; precision=fp8; sequence_length=8192"),
+        # slime run-qwen3-235B-A22B.sh: 16,384 tokens a rank are 8 sequences of 4,096 on two ranks of context
+        (SLIME + "--global-batch-size 256 --context-parallel-size 2 --use-dynamic-batch-size "
+         "--max-tokens-per-gpu 16384",
+         "micro_batch_size=4; global_batch_size=256; sequence_length=4096"),
         # axolotl qwen3_30ba3b_ep_fsdp_fft_4gpu.yaml: ranks of experts times those that shard
         ("base_model: Qwen/Qwen3-30B-A3B\nexpert_parallel_size: 2\ndp_shard_size: 2\nsequence_len: 2048\n"
          "micro_batch_size: 1\nbf16: true\n",
@@ -223,6 +227,8 @@ def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology
     ("text", "words"),
     [
         # Megatron-Bridge perf_recipes/gpt_oss/b200/gpt_oss.py and recipes/gemma/gemma2.py
+        (BRIDGE.replace("b200_bf16", "b200").replace("_fp8mx_config", "").replace("= 512", "= gbs"),
+         r"train.global_batch_size=\$\{gbs\}: give them with --set gbs="),
         (BRIDGE, r"defines 2 recipes \(.*fp8mx_config\): give one with --set recipe="),
         ("from megatron.bridge.recipes.gemma.h100.gemma2 import gemma2_2b_pretrain_2gpu_h100_bf16_config as a\n"
          "from megatron.bridge.recipes.gemma.h100.gemma2 import gemma2_9b_pretrain_8gpu_h100_bf16_config as b\n",

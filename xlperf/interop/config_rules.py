@@ -53,6 +53,20 @@ def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> No
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
 
 
+MOST_ROWS = 1_024  # sequences of a micro-batch at the most
+
+
+def filled_up(plan: Stated, told: Mapping[str, str]) -> None:
+    """Whole sequences of a micro-batch that is filled with tokens up to a limit of each rank, the rest evenly."""
+    tokens = number(told, "@token_limit") * number(plan, "context_parallel", 1.0)
+    rows = tokens // number(plan, "sequence_length", 4096.0)
+    replicas = number(plan, "num_accelerators") / ranks_of(plan)
+    own = number(plan, "global_batch_size") / replicas if replicas >= 1.0 else 0.0
+    fitting = [size for size in range(1, int(min(rows, own, MOST_ROWS)) + 1) if own % size == 0.0]
+    if fitting:
+        plan.setdefault("micro_batch_size", text(fitting[-1]))
+
+
 def ranks_of(plan: Mapping[str, str]) -> float:
     """Accelerators of one replica of the data parallelism."""
     return math.prod(number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context"))

@@ -273,7 +273,8 @@ def read_launch(
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
     named = (*_LAUNCHERS, *(_NAMES if kind == "training" else ()), "@handed")
-    own_values = [key for key in told.values if key not in named and not key.startswith("@sign ")]
+    own_values = [key for key in (*told.values, *(column for _, column in told.open))
+                  if key not in named and not key.startswith(("@sign ", "@array "))]  # fmt: skip
     elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
     fewest = FEWEST_GUESSED if read.guessed and kind == "training" and not elsewhere else 1
     if len(own_values) < fewest and not marked and not lines.stack:

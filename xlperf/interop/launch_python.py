@@ -18,6 +18,7 @@ _RECIPE = re.compile(
     r"\b([a-z]\w{1,60}?_(?:pretrain|finetune|sft|peft|perf)\w{0,40}_config"
     r"|[a-z]\w{1,60}(?=\.(?:pretrain|finetune)_recipe\b))\b"
 )
+_NAME = re.compile(r"[A-Za-z_]\w{0,60}")
 _HELPER = re.compile(r"\b(set_\w{1,40}_configs)\(")
 _DEFINED = re.compile(r"^def ([a-z]\w{1,100}_config)\(", re.MULTILINE)
 _NEXT = re.compile(r"^(?:def|class|if|@)\b|^@", re.MULTILINE)
@@ -58,7 +59,9 @@ def python_settings(text: str, recipe: str = "") -> Iterator[Setting]:
     for line in text.splitlines():
         assigned = _ASSIGNED.match(line[:500])
         if assigned is not None:
-            yield Setting(f"{assigned.group(1)}=", (assigned.group(2).strip().rstrip(",").strip("\"'"),))
+            value = assigned.group(2).strip().rstrip(",")
+            unknown = _NAME.fullmatch(value) and value not in ("None", "True", "False")
+            yield Setting(f"{assigned.group(1)}=", (f"${{{value}}}" if unknown else value.strip("\"'"),))
         elif not re.match(r"\s*(?:import|from|def|class|#)\b|.*tokenizer", line[:500]):
             for name, value in _KEYWORD.findall(line[:500]):
                 yield Setting(f"{name}=", (value.strip("\"'"),))
