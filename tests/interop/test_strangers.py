@@ -35,6 +35,7 @@ def recipe(profile_start_step: int = 0) -> run.Partial:
   use_mcore_fsdp = False
   pretrain = set_primary_perf_configs(pretrain, "pre_train", num_nodes=num_nodes, ep_size=ep_size)
 """
+FACTORY = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: lora\nbf16: true\n"
 BRIDGE = """from megatron.bridge.perf_recipes.gpt_oss.common import gpt_oss_120b_pretrain_config
 
 
@@ -196,6 +197,14 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
         # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
         ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
          "sequence_length=500000"),
+        # Automodel customizer_llama_3_2_1b_full_sft_chat.yaml: a template of many lines among the settings
+        ("distributed:\n  _target_: nemo_automodel.components.distributed.fsdp2.FSDP2Manager\n  dp_size: 8\n"
+         "model:\n  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B\nstep_scheduler:\n"
+         "  global_batch_size: 16\n  local_batch_size: 1\ndataset:\n  chat_template: \"{{- bos }}\\n\\\n"
+         + "    \\ {%- if a['b'] == \\\"c\\\" %} d\\\n" * 30 + "    \\ e\"\n  seq_length: 2048\n",
+         "model=Llama-3.2-1B; global_batch_size=16; sequence_length=2048; num_accelerators=8"),
+        # Primus glm5-FP8-pretrain.yaml: a depth of zero switches the prediction of more tokens off
+        (GPT + "--mtp-num-layers 0", "train_mtp=0"),
     ],
 )  # fmt: skip
 def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None:
@@ -242,6 +251,18 @@ def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology
         # Megatron-DeepSpeed run_bf16.sh: its arguments are Megatron-LM's, though it writes a configuration of DeepSpeed
         ('cat <<EOT > ds.json\n{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}}\nEOT\n'
          + GPT + "--tensor-model-parallel-size 2 --deepspeed --deepspeed_config ds.json", "of megatron that .*--deeps"),
+        # LLaMA-Factory llama3_oft_sft.yaml, llama3_lora_predict.yaml, qwen3moe_lora_sft_kt.yaml, qoft
+        (FACTORY.replace("lora", "oft"), "not read: finetuning_type: oft"),
+        (FACTORY + "do_predict: true\n", "it predicts and does not train"),
+        (FACTORY + "use_kt: true\nmixture_of_depths: convert\n", "use_kt: true .*mixture_of_depths: convert"),
+        (FACTORY.replace("8B", "8B-Instruct-AWQ-INT4"), "LoRA of quantized weights"),
+        # axolotl gptq-lora.yml, loftq.yml, diffusion/sft-1b.yaml
+        ("base_model: meta-llama/Llama-3.1-8B\nadapter: lora\nmicro_batch_size: 1\ngptq: true\npeft:\n"
+         "  loftq_config:\n    loftq_bits: 4\ndiffusion:\n  eps: 1\n", "gptq: true .*loftq_bits: 4 .*diffusion"),
+        # Primus deepseek_v3-FP8-pretrain.yaml
+        ("modules:\n  pre_trainer:\n    framework: megatron\n    model: deepseek_v3.yaml\n    overrides:\n"
+         "      micro_batch_size: 1\n      expert_model_parallel_size: 8\n      multi_latent_attention: false\n",
+         "not read: multi_latent_attention"),
     ],
 )  # fmt: skip
 def test_what_states_no_run_or_several_is_refused(catalog: Catalog, text: str, words: str) -> None:
@@ -260,3 +281,11 @@ def test_a_refused_setting_is_settled_by_the_column_that_it_means(catalog: Catal
     with pytest.raises(InputError, match=r"--offload-optimizer-states.*give what they mean with --set"):
         columns(catalog, text, "file")
     agrees(catalog, text, "file", "offload_optimizer=1", GIVEN | {"offload optimizer": "1"})
+
+
+def test_a_configuration_of_deepspeed_leaves_open_what_the_trainer_fills_in(catalog: Catalog) -> None:
+    """LLaMA-Factory examples/deepspeed/ds_z2_config.json."""
+    text = """{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2},
+"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}"""
+    given = GIVEN | {"model": "Llama-3-8B"}
+    agrees(catalog, text, "file", "zero_stage=2; precision=; micro_batch_size=2", given)

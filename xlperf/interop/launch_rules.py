@@ -26,7 +26,7 @@ from xlperf.interop.checkpoints import (
     variant_of_method,
     variant_of_name,
 )
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, filled_up, machines, ranks_of
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of, rollout_batches
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
@@ -234,10 +234,9 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
         if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
             plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = settings.get("@fp8_recipe", "fp8")
-    rollouts = _number(settings, "@rollout_prompts") * _number(settings, "@rollout_samples", 1.0)
-    if rollouts and "@rollout_steps" in settings:
-        plan.setdefault("global_batch_size", _text(rollouts / _number(settings, "@rollout_steps")))
-    filled_up(plan, settings)
+    rollout_batches(plan, settings)
+    if settings.get("@latent") == "no" and "deepseek" in settings.get("@named", "").casefold():
+        plan[UNREAD + "multi_latent_attention"] = "off, in a model that has it"
     layers, chunk = _number(settings, "@num_layers"), _number(settings, "@layers_per_chunk")
     if layers and chunk:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
