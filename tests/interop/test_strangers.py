@@ -203,6 +203,11 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
          "  global_batch_size: 16\n  local_batch_size: 1\ndataset:\n  chat_template: \"{{- bos }}\\n\\\n"
          + "    \\ {%- if a['b'] == \\\"c\\\" %} d\\\n" * 30 + "    \\ e\"\n  seq_length: 2048\n",
          "model=Llama-3.2-1B; global_batch_size=16; sequence_length=2048; num_accelerators=8"),
+        # MaxText end_to_end/gpu/a3/test_llama2_7b.sh: a program that decodes stands behind the training
+        ("python3 MaxText/llama_or_mistral_ckpt.py --model-size llama2-7b\npython3 MaxText/train.py base.yml "
+         "model_name=llama2-7b ici_fsdp_parallelism=8 per_device_batch_size=4 max_target_length=4096\n"
+         "python3 -m MaxText.decode base.yml model_name=llama2-7b per_device_batch_size=1 max_target_length=16\n",
+         "sequence_length=4096; micro_batch_size=4; num_accelerators=8"),
         # Primus glm5-FP8-pretrain.yaml: a depth of zero switches the prediction of more tokens off
         (GPT + "--mtp-num-layers 0", "train_mtp=0"),
     ],
@@ -289,3 +294,10 @@ def test_a_configuration_of_deepspeed_leaves_open_what_the_trainer_fills_in(cata
 "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}"""
     given = GIVEN | {"model": "Llama-3-8B"}
     agrees(catalog, text, "file", "zero_stage=2; precision=; micro_batch_size=2", given)
+
+
+def test_one_head_of_keys_for_all_queries_is_another_model(catalog: Catalog) -> None:
+    """bigcode-project/Megatron-LM examples/pretrain_bigcode_7b.slurm."""
+    text = GPT.replace("--group-query-attention --num-query-groups 8", "--attention-head-type multiquery")
+    with pytest.raises(InputError, match="not read: --attention-head-type multiquery"):
+        columns(catalog, text, "file")

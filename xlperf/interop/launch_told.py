@@ -27,6 +27,11 @@ from xlperf.interop.launch_text import COMMAND, Setting, handed_to
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _NARROW = ("fp8", "mxfp8", "fp4")  # beside 16 bits, which mixed precision names as well
+_BESIDE = re.compile(
+    r"(?!\w*(?:train|tune)_)(?:[\w.]*\.)?(?:decode|decode_multi|inference\w*|forward_pass_logit_checker|\w*(?:ckpt|checkpoint)s?|"
+    r"(?:convert|export|preprocess|evaluate|eval|merge|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
+)
+"""Programs that stand beside training in one script: what they are told says nothing of it."""
 _PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
 
 
@@ -65,7 +70,7 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
     """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
     known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     of_environment = variables(flags(stack)[0].kind)
-    told = Told({}, [], [], [], [], [], [])
+    told, training = Told({}, [], [], [], [], [], []), flags(stack)[0].kind == "training"
     around: Stated = {}
     for group in (group for text in groups for group in text):
         starts = [one.arguments for one in group if one.name == COMMAND]
@@ -78,7 +83,9 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
             sourced = script and starts[0][0] in ("source", ".")
             (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
-        run = script or next((word for one in starts for word in one if word.endswith(".py")), "")
+        run = script or next(_programs(starts), "")
+        if training and any(_BESIDE.fullmatch(word.rpartition("/")[2][:200]) for word in _programs(starts)):
+            continue
         if run in told.runs:  # of several runs the last one counts
             for earlier in (told.values, around, told.unknown, told.open, told.handed):
                 earlier.clear()
@@ -95,6 +102,17 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
                 _take(told, stated, setting, own, "")
         told.values.update(stated)
     return told._replace(values={**around, **told.values})
+
+
+def _programs(starts: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Files and modules of Python that a command starts.
+
+    >>> list(_programs([["python3", "MaxText.decode", "base.yml"], ["torchrun", "a/train.py"]]))
+    ['MaxText.decode', 'a/train.py']
+    """
+    for words in starts:
+        files = [word for word in words if word.endswith(".py")]
+        yield from files or [word for before, word in pairwise(words) if before.startswith("python")]
 
 
 def _signs(group: Sequence[Setting]) -> Iterator[str]:
