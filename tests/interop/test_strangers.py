@@ -203,6 +203,13 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
          "  global_batch_size: 16\n  local_batch_size: 1\ndataset:\n  chat_template: \"{{- bos }}\\n\\\n"
          + "    \\ {%- if a['b'] == \\\"c\\\" %} d\\\n" * 30 + "    \\ e\"\n  seq_length: 2048\n",
          "model=Llama-3.2-1B; global_batch_size=16; sequence_length=2048; num_accelerators=8"),
+        # FlagScale examples/llama3/conf/train/8b.yaml: arguments of Megatron-LM by what they are for
+        ("system:\n  tensor_model_parallel_size: 4\n  use_distributed_optimizer: true\n  precision:\n    bf16: true\n"
+         "    accumulate_allreduce_grads_in_fp32: true\nmodel:\n  num_layers: 32\n  hidden_size: 4096\n"
+         "  num_attention_heads: 32\n  num_query_groups: 8\n  ffn_hidden_size: 14336\n  seq_length: 4096\n"
+         "  swiglu: true\n  micro_batch_size: 1\n  global_batch_size: 2048\ndata:\n  tokenizer:\n"
+         "    vocab_size: 128256\n", "tensor_parallel=4; zero_stage=1; precision=bf16; gradient_precision=fp32; "
+         "sequence_length=4096; global_batch_size=2048"),
         # MaxText end_to_end/gpu/a3/test_llama2_7b.sh: a program that decodes stands behind the training
         ("python3 MaxText/llama_or_mistral_ckpt.py --model-size llama2-7b\npython3 MaxText/train.py base.yml "
          "model_name=llama2-7b ici_fsdp_parallelism=8 per_device_batch_size=4 max_target_length=4096\n"
@@ -296,8 +303,11 @@ def test_a_configuration_of_deepspeed_leaves_open_what_the_trainer_fills_in(cata
     agrees(catalog, text, "file", "zero_stage=2; precision=; micro_batch_size=2", given)
 
 
-def test_one_head_of_keys_for_all_queries_is_another_model(catalog: Catalog) -> None:
-    """bigcode-project/Megatron-LM examples/pretrain_bigcode_7b.slurm."""
-    text = GPT.replace("--group-query-attention --num-query-groups 8", "--attention-head-type multiquery")
-    with pytest.raises(InputError, match="not read: --attention-head-type multiquery"):
+@pytest.mark.parametrize(
+    "words", ["--attention-head-type multiquery", "--enable-hetero", "--img-h 336 --multiple-of 256"]
+)
+def test_what_makes_another_model_is_refused(catalog: Catalog, words: str) -> None:
+    """bigcode-project pretrain_bigcode_7b.slurm, FlagScale aquila/conf/train/hetero.yaml and llava1_5/conf/train/7b.yaml."""
+    text = GPT.replace("--group-query-attention --num-query-groups 8", words)
+    with pytest.raises(InputError, match=f"not read: {words.partition(' --')[0]}"):
         columns(catalog, text, "file")

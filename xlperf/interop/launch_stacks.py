@@ -34,7 +34,10 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200
 
 
 class Config(NamedTuple):
-    """Settings of a configuration file. ``kind``: yaml, toml, json, python, Primus; "" for a file of another kind."""
+    """Settings of a configuration file.
+
+    ``kind``: yaml, toml, json, python; Primus for a wrapper whose settings are another stack's; "" for any other file.
+    """
 
     kind: str
     settings: list[Setting]
@@ -54,7 +57,7 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
         result = [one for one in stated if one.argument and "\n" not in one.argument]
         kind = "yaml" if result else ""
     settings = _filled(result[:MOST_SETTINGS], given or {})
-    inside = _of_primus(settings)
+    inside = _of_primus(settings) or _of_flagscale(settings)
     return Config("Primus", inside) if inside else Config(kind, settings)
 
 
@@ -78,6 +81,14 @@ def _of_primus(settings: Sequence[Setting]) -> list[Setting]:
             return [*inside, *(one._replace(name=one.name.removeprefix(begin)) for one in settings
                                if one.name.startswith(begin))]  # fmt: skip
     return []
+
+
+def _of_flagscale(settings: Sequence[Setting]) -> list[Setting]:
+    """Arguments of Megatron-LM, which FlagScale groups by what they are for."""
+    if not any(one.name.startswith("system.") and "model_parallel_size" in one.name for one in settings):
+        return []
+    return [one._replace(name=one.name.rpartition(".")[2]) for one in settings
+            if one.name.startswith(("system.", "model.", "data."))]  # fmt: skip
 
 
 def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setting]:
