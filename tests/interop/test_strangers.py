@@ -307,7 +307,7 @@ def test_a_configuration_of_deepspeed_leaves_open_what_the_trainer_fills_in(cata
     "words", ["--attention-head-type multiquery", "--enable-hetero", "--img-h 336 --multiple-of 256"]
 )
 def test_what_makes_another_model_is_refused(catalog: Catalog, words: str) -> None:
-    """bigcode-project pretrain_bigcode_7b.slurm, FlagScale aquila/conf/train/hetero.yaml and llava1_5/conf/train/7b.yaml."""
+    """bigcode-project pretrain_bigcode_7b.slurm, FlagScale aquila hetero.yaml, llava1_5 7b.yaml."""
     text = GPT.replace("--group-query-attention --num-query-groups 8", words)
     with pytest.raises(InputError, match=f"not read: {words.partition(' --')[0]}"):
         columns(catalog, text, "file")

@@ -34,7 +34,7 @@ def is_python(text: str) -> bool:
 def recipes_of(text: str) -> list[str]:
     r"""Recipes that a module defines.
 
-    >>> recipes_of("def a_pretrain_config():\n    pass\ndef b_sft_config(): pass")
+    >>> recipes_of("from a.b import c\ndef a_pretrain_config():\n    pass\ndef b_sft_config(): pass")
     ['a_pretrain_config', 'b_sft_config']
     """
     return list(dict.fromkeys(_DEFINED.findall(text))) if is_python(text) else []
