@@ -28,7 +28,8 @@ _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _NARROW = ("fp8", "mxfp8", "fp4")  # beside 16 bits, which mixed precision names as well
 _BESIDE = re.compile(
-    r"(?!\w*(?:train|tune)_)(?:[\w.]*\.)?(?:decode|decode_multi|inference\w*|forward_pass_logit_checker|\w*(?:ckpt|checkpoint)s?|"
+    r"(?!\w*(?:train|tune)_)(?:[\w.]*\.)?(?:(?:vllm_)?decode|decode_multi|inference\w*|"
+    r"forward_pass_logit_checker|\w*(?:ckpt|checkpoint)s?|"
     r"(?:convert|export|preprocess|evaluate|eval|merge|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
 )
 """Programs that stand beside training in one script: what they are told says nothing of it."""
