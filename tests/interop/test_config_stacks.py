@@ -32,7 +32,7 @@ def agrees(catalog: Catalog, text: str, name: str, wanted: str, given: dict[str,
     result = columns(catalog, text, name, given)
     for part in wanted.split("; "):
         column, _, value = part.partition("=")
-        assert result.get(column) == value, (name, column, result.get(column), value)
+        assert result.get(column, "") == value, (name, column, result.get(column), value)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

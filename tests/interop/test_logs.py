@@ -198,6 +198,11 @@ NEMO = (
          "tokens per second per accelerator", 2345.5),
         ("max_memory_allocated: 59011712000 | train_step_timing in s: 13.97\n", "memory", 59011712000.0),
         ("MemAllocated=14.2GB, MaxMemAllocated=61.3GB\n", "memory", 61.3),
+        # NeMo Automodel PR 3473, Megatron-DeepSpeed issue 199, axolotl issue 3196
+        ("step 9 | epoch 0 | loss 0.6974 | mem 24.90 GiB | tps 11278.56(1409.82/gpu) | num_label_tokens 21541\n",
+         "tokens per second per accelerator", 1409.82),
+        ("steps: 2 loss: 12.6157 iter time (s): 2.673 samples/sec: 95.775\n", "step time", 2.673),
+        ("{'loss': 4.75, 'memory/max_mem_allocated(gib)': 25.45, 'epoch': 1.0}\n", "memory", 25.45),
         # the Trainer writes steps per second where they are short
         ("  5%|#    | 25/500 [01:23<12:34,  1.25it/s]\n", "step time", 0.8),
         ("{'train_runtime': 1234.5, 'train_steps_per_second': 0.405}\n", "step time", 1.0 / 0.405),

@@ -35,6 +35,28 @@ def recipe(profile_start_step: int = 0) -> run.Partial:
   use_mcore_fsdp = False
   pretrain = set_primary_perf_configs(pretrain, "pre_train", num_nodes=num_nodes, ep_size=ep_size)
 """
+FACTORY = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: lora\nbf16: true\n"
+BRIDGE = """from megatron.bridge.perf_recipes.gpt_oss.common import gpt_oss_120b_pretrain_config
+
+
+def gpt_oss_120b_pretrain_64gpu_b200_bf16_config():
+    cfg = gpt_oss_120b_pretrain_config()
+    cfg.model.expert_model_parallel_size = 64
+    cfg.train.global_batch_size = 512
+    cfg.train.micro_batch_size = 2
+    return cfg
+
+
+def gpt_oss_120b_pretrain_64gpu_b200_fp8mx_config():
+    cfg = gpt_oss_120b_pretrain_config()
+    cfg.mixed_precision = _perf_precision("fp8_mx")
+    cfg.model.expert_model_parallel_size = 8
+    cfg.train.global_batch_size = 1280
+    cfg.train.micro_batch_size = 4
+    cfg.model.recompute_modules = ["layernorm", "moe_act"]
+    cfg.model.recompute_granularity = "selective"
+    return cfg
+"""
 SLICE = """XLA_FLAGS=" --xla_tpu_use_single_sparse_core_for_all_gather_offload=true "
 MAXTEXT_ARGS="model_name=llama3.1-405b per_device_batch_size=3 ici_fsdp_parallelism=-1 remat_policy=custom \\
 max_target_length=8192 opt_type=adamw"
@@ -66,12 +88,27 @@ xpk workload create --device-type=tpu7x-4x8x8 --num-slices=1 \\
         (NEMO_RECIPE, {"accelerator": "GB200"},
          "model=Nemotron-4-340B; num_accelerators=256; tensor_parallel=4; pipeline_parallel=8; virtual_pipeline=6; "
          "micro_batch_size=2; global_batch_size=256; precision=fp8-current; sequence_parallel=1; zero_stage=1"),
+        # AMD-AGI/Primus examples/torchtitan/configs/MI300X/llama3.1_70B-FP8-pretrain.yaml: the model's file has float8
+        (PRIMUS.format("torchtitan", "llama3.1_70B-fp8", """
+        training: {local_batch_size: 6, seq_len: 8192}
+        activation_checkpoint: {mode: full}"""), GIVEN,
+         "model=Meta-Llama-3.1-70B; precision=fp8-current; micro_batch_size=6; recompute=full"),
+        # NVIDIA-NeMo/Megatron-Bridge perf_recipes/gpt_oss/b200/gpt_oss.py: one of several, by its name and its body
+        (BRIDGE, {"recipe": "gpt_oss_120b_pretrain_64gpu_b200_fp8mx_config"},
+         "model=gpt-oss-120b; accelerator=b200; num_accelerators=64; expert_parallel=8; global_batch_size=1280; "
+         "micro_batch_size=4; precision=mxfp8; recompute=selective"),
+        # yanring/Megatron-MoE-ModelZoo best_practice/qwen3/run_30b.sh: nothing of an earlier start remains
+        ("""export MODEL=Qwen3-30B-A3B SEQ_LEN=4096 MBS=1
+VPP=1 PP=2 TP=1 EP=8 NNODES=4 bash ./sbatch_benchmarking.sh --recompute-granularity full --recompute-method uniform
+PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balancing
+""", GIVEN, "model=Qwen3-30B-A3B; pipeline_parallel=1; micro_batch_size=4; recompute=; virtual_pipeline="),
         # AI-Hypercomputer/tpu-recipes ironwood llama3.1-405b: 3 a device, two devices a chip, 256 chips
         (SLICE, {"recompute": "full"},
          "model=Meta-Llama-3.1-405B; accelerator=TPUv7x (Ironwood); num_accelerators=256; micro_batch_size=6; "
          "global_batch_size=1536; sequence_length=8192; zero_stage=3; recompute=full; software=maxtext"),
     ],
-    ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "slice"],
+    ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
+         "several starts", "slice"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)
@@ -91,6 +128,14 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
          "LLaMA-Factory v1"),
         ("torchrun pretrain_bert.py --num-layers 24 --tensor-model-parallel-size 8 --micro-batch-size 4",
          "BERT or T5 of Megatron-LM"),
+        ("python pretrain_ict.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --micro-batch-size 32",
+         "BERT or T5 of Megatron-LM"),
+        ("megatron export --model Qwen/Qwen3-30B-A3B --to_hf true --tensor_model_parallel_size 2", "a program of Meg"),
+        ("torchrun train_fsdp2.py qwen3.yaml --training.per_device_train_batch_size 2", "MindSpeed-LLM with FSDP2"),
+        ("training_config:\n  actor_rollout_ref:\n    rollout:\n      log_prob_micro_batch_size: 16\n", "verl"),
+        ("from nemo.collections import llm\n\n\n@run.cli.factory(target=pretrain, name=NAME)\ndef pretrain_recipe():\n"
+         "    return run.Partial(pretrain, trainer=trainer(tensor_parallelism=4))\n", "a module of NeMo 2 recipes"),
+        ("model:\n  img_h: 224\n  micro_batch_size: 8\n  num_layers: 12\n", "a vision model of NeMo"),
     ],
 )  # fmt: skip
 def test_files_of_strangers_are_refused_by_name(catalog: Catalog, text: str, title: str) -> None:
@@ -131,13 +176,51 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
         # torchtitan README of 2026: its registry instead of files
         ("NGPU=8 MODULE=llama3 CONFIG=llama3_70b ./run_train.sh --training.seq_len 4096",
          "model=Meta-Llama-3.1-70B; sequence_length=4096; micro_batch_size=8; tensor_parallel=8; recompute=full"),
+        # MindSpeed-LLM pretrain_qwen3_14b_4K_ptd.sh, swiss-ai submit-llama3-70b.sh: words of forks of Megatron-LM
+        (GPT + "--tensor-model-parallel-size 2 --sequence-parallel --use-ascend-coc --context-parallel-size 2 "
+         "--context-parallel-algo ulysses_cp_algo --main-grads-dtype bf16",
+         "tensor_overlap=all; context_method=ulysses; gradient_precision=bf16"),
+        # NeMo-Framework-Launcher training/llama/llama3_1_70b.yaml, gpu-recipes mixtral-8x7b-256gpus-a4-fp8.yaml: the
+        # name of the run settles equal dimensions; fp8 counts beside the 16 bits of the trainer, wherever they stand
+        ("run:\n  name: llama3_1_70b\nmodel:\n  fp8: true\n  num_layers: 80\n  hidden_size: 8192\n"
+         "  ffn_hidden_size: 28672\n  num_attention_heads: 64\n  num_query_groups: 8\n  encoder_seq_length: 8192\n"
+         "  micro_batch_size: 1\n  data:\n    seq_length: ${training.model.encoder_seq_length}\ntrainer:\n"
+         "  precision: bf16\n", "model=Meta-Llama-3.1-70B; precision=fp8; sequence_length=8192"),
+        # slime run-qwen3-235B-A22B.sh: 16,384 tokens a rank are 8 sequences of 4,096 on two ranks of context
+        (SLIME + "--global-batch-size 256 --context-parallel-size 2 --use-dynamic-batch-size "
+         "--max-tokens-per-gpu 16384",
+         "micro_batch_size=4; global_batch_size=256; sequence_length=4096"),
+        # axolotl qwen3_30ba3b_ep_fsdp_fft_4gpu.yaml: ranks of experts times those that shard
+        ("base_model: Qwen/Qwen3-30B-A3B\nexpert_parallel_size: 2\ndp_shard_size: 2\nsequence_len: 2048\n"
+         "micro_batch_size: 1\nbf16: true\n",
+         "expert_parallel=2; zero_stage=3; num_accelerators=4; global_batch_size=4"),
         # axolotl llama3-8b-fsdp2-alst.yaml: digits in groups
         ("base_model: meta-llama/Llama-3.1-8B\nsequence_len: 500_000\nmicro_batch_size: 1\nbf16: true\n",
          "sequence_length=500000"),
+        # Automodel customizer_llama_3_2_1b_full_sft_chat.yaml: a template of many lines among the settings
+        ("distributed:\n  _target_: nemo_automodel.components.distributed.fsdp2.FSDP2Manager\n  dp_size: 8\n"
+         "model:\n  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B\nstep_scheduler:\n"
+         "  global_batch_size: 16\n  local_batch_size: 1\ndataset:\n  chat_template: \"{{- bos }}\\n\\\n"
+         + "    \\ {%- if a['b'] == \\\"c\\\" %} d\\\n" * 30 + "    \\ e\"\n  seq_length: 2048\n",
+         "model=Llama-3.2-1B; global_batch_size=16; sequence_length=2048; num_accelerators=8"),
+        # FlagScale examples/llama3/conf/train/8b.yaml: arguments of Megatron-LM by what they are for
+        ("system:\n  tensor_model_parallel_size: 4\n  use_distributed_optimizer: true\n  precision:\n    bf16: true\n"
+         "    accumulate_allreduce_grads_in_fp32: true\nmodel:\n  num_layers: 32\n  hidden_size: 4096\n"
+         "  num_attention_heads: 32\n  num_query_groups: 8\n  ffn_hidden_size: 14336\n  seq_length: 4096\n"
+         "  swiglu: true\n  micro_batch_size: 1\n  global_batch_size: 2048\ndata:\n  tokenizer:\n"
+         "    vocab_size: 128256\n", "tensor_parallel=4; zero_stage=1; precision=bf16; gradient_precision=fp32; "
+         "sequence_length=4096; global_batch_size=2048"),
+        # MaxText end_to_end/gpu/a3/test_llama2_7b.sh: a program that decodes stands behind the training
+        ("python3 MaxText/llama_or_mistral_ckpt.py --model-size llama2-7b\npython3 MaxText/train.py base.yml "
+         "model_name=llama2-7b ici_fsdp_parallelism=8 per_device_batch_size=4 max_target_length=4096\n"
+         "python3 -m MaxText.decode base.yml model_name=llama2-7b per_device_batch_size=1 max_target_length=16\n",
+         "sequence_length=4096; micro_batch_size=4; num_accelerators=8"),
+        # Primus glm5-FP8-pretrain.yaml: a depth of zero switches the prediction of more tokens off
+        (GPT + "--mtp-num-layers 0", "train_mtp=0"),
     ],
 )  # fmt: skip
 def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None:
-    agrees(catalog, text, "file", wanted)
+    agrees(catalog, text, "file", wanted, {"accelerator": "H100"} if "num_accelerators" in wanted else None)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +244,44 @@ def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology
     agrees(catalog, text, "file", wanted, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # Megatron-Bridge perf_recipes/gpt_oss/b200/gpt_oss.py and recipes/gemma/gemma2.py
+        (BRIDGE.replace("b200_bf16", "b200").replace("_fp8mx_config", "").replace("= 512", "= gbs"),
+         r"train.global_batch_size=\$\{gbs\}: give them with --set gbs="),
+        (BRIDGE, r"defines 2 recipes \(.*fp8mx_config\): give one with --set recipe="),
+        ("from megatron.bridge.recipes.gemma.h100.gemma2 import gemma2_2b_pretrain_2gpu_h100_bf16_config as a\n"
+         "from megatron.bridge.recipes.gemma.h100.gemma2 import gemma2_9b_pretrain_8gpu_h100_bf16_config as b\n",
+         "states no setting of a training run"),
+        # gpu-recipes llama3_70b nemo2507 launcher.sh: nodes alone; tpu-recipes gpt3-175b-v6e-256.sh: a name alone
+        ("python ${LAUNCH} --factory 'recipe()' trainer.num_nodes=$NNODES trainer.devices=8", "no setting of a train"),
+        ("python3 benchmarks/benchmark_runner.py --model_name=gpt_3_175b --num_slices=1", "has no flag of|no setting"),
+        # MindSpeed-LLM pretrain_gemma2_27b_ptd.sh, LLaMA-Factory qwen2_full_asft.yaml
+        (GPT + "--pipeline-model-parallel-size 2 --num-layer-list 20,12", "not read: --num-layer-list 20,12"),
+        (GPT + "--swap-attention --recompute-activation-function", "--swap-attention .*--recompute-act"),
+        # Megatron-DeepSpeed run_bf16.sh: its arguments are Megatron-LM's, though it writes a configuration of DeepSpeed
+        ('cat <<EOT > ds.json\n{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}}\nEOT\n'
+         + GPT + "--tensor-model-parallel-size 2 --deepspeed --deepspeed_config ds.json", "of megatron that .*--deeps"),
+        # LLaMA-Factory llama3_oft_sft.yaml, llama3_lora_predict.yaml, qwen3moe_lora_sft_kt.yaml, qoft
+        (FACTORY.replace("lora", "oft"), "not read: finetuning_type: oft"),
+        (FACTORY + "do_predict: true\n", "it predicts and does not train"),
+        (FACTORY + "use_kt: true\nmixture_of_depths: convert\n", "use_kt: true .*mixture_of_depths: convert"),
+        (FACTORY.replace("8B", "8B-Instruct-AWQ-INT4"), "LoRA of quantized weights"),
+        # axolotl gptq-lora.yml, loftq.yml, diffusion/sft-1b.yaml
+        ("base_model: meta-llama/Llama-3.1-8B\nadapter: lora\nmicro_batch_size: 1\ngptq: true\npeft:\n"
+         "  loftq_config:\n    loftq_bits: 4\ndiffusion:\n  eps: 1\n", "gptq: true .*loftq_bits: 4 .*diffusion"),
+        # Primus deepseek_v3-FP8-pretrain.yaml
+        ("modules:\n  pre_trainer:\n    framework: megatron\n    model: deepseek_v3.yaml\n    overrides:\n"
+         "      micro_batch_size: 1\n      expert_model_parallel_size: 8\n      multi_latent_attention: false\n",
+         "not read: multi_latent_attention"),
+    ],
+)  # fmt: skip
+def test_what_states_no_run_or_several_is_refused(catalog: Catalog, text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        columns(catalog, text, "file", GIVEN | {"model": "Llama-3-8B", "NNODES": "4"})
+
+
 def test_a_script_without_a_flag_names_the_file_to_read(catalog: Catalog) -> None:
     with pytest.raises(InputError, match=r"names examples/yaml/megatron/sft\.yaml: read that file"):
         columns(catalog, "NPROC_PER_NODE=4 megatron sft \\\n    examples/yaml/megatron/sft.yaml", "file")
@@ -172,3 +293,21 @@ def test_a_refused_setting_is_settled_by_the_column_that_it_means(catalog: Catal
     with pytest.raises(InputError, match=r"--offload-optimizer-states.*give what they mean with --set"):
         columns(catalog, text, "file")
     agrees(catalog, text, "file", "offload_optimizer=1", GIVEN | {"offload optimizer": "1"})
+
+
+def test_a_configuration_of_deepspeed_leaves_open_what_the_trainer_fills_in(catalog: Catalog) -> None:
+    """LLaMA-Factory examples/deepspeed/ds_z2_config.json."""
+    text = """{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2},
+"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}"""
+    given = GIVEN | {"model": "Llama-3-8B"}
+    agrees(catalog, text, "file", "zero_stage=2; precision=; micro_batch_size=2", given)
+
+
+@pytest.mark.parametrize(
+    "words", ["--attention-head-type multiquery", "--enable-hetero", "--img-h 336 --multiple-of 256"]
+)
+def test_what_makes_another_model_is_refused(catalog: Catalog, words: str) -> None:
+    """bigcode-project pretrain_bigcode_7b.slurm, FlagScale aquila hetero.yaml, llava1_5 7b.yaml."""
+    text = GPT.replace("--group-query-attention --num-query-groups 8", words)
+    with pytest.raises(InputError, match=f"not read: {words.partition(' --')[0]}"):
+        columns(catalog, text, "file")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.resources import rows
-from xlperf.catalog.table import Spellings, Table, copied_name
+from xlperf.catalog.table import Spellings, Table, aliases, copied_name
 
 AUTO = "auto"  # word of a precision that is the checkpoint's own
 WIDE = "bf16"
@@ -179,6 +179,34 @@ def named_model(names: list[str], models: Table) -> str:
         if len(meant) == 1:
             return meant[0]
     return ""
+
+
+_MENTIONED = re.compile(r"(?<![A-Za-z\d._-])[A-Za-z][A-Za-z\d._-]{1,60}?\d[bB](?![A-Za-z])")
+_ABOUT = re.compile(r"^meta|[^a-z0-9]+|(?:instruct|base|hf|chat)$")
+MOST_MENTIONED = 200_000  # characters of a text in which names of models are looked for
+
+
+def mentioned_models(text: str) -> str:
+    """Words of a text that may name a model by its size, without regard to case and dashes.
+
+    >>> mentioned_models("name: llama3_70b, tokenizer: meta-llama/Meta-Llama-3-70B")
+    'llama370b'
+    """
+    words = {_plain(word) for word in _MENTIONED.findall(text[:MOST_MENTIONED])}
+    return " ".join(sorted(words))
+
+
+def meant_model(models_alike: list[str], mentioned: str, models: Table) -> str:
+    """The only one of some models whose name or alias a text mentions; "" if there is none."""
+    names, words = [str(one) for one in models.text("model").tolist()], mentioned.split()
+    spelled = [*((one, one) for one in models_alike), *((one, names[row]) for row, one in aliases(models))]
+    ends = [(_plain(spelling), model) for spelling, model in spelled if model in models_alike]
+    meant = {model for end, model in ends if any(word.endswith(end) for word in words)}
+    return next(iter(meant)) if len(meant) == 1 else ""
+
+
+def _plain(name: str) -> str:
+    return _ABOUT.sub("", re.sub(r"[^a-z0-9]+", "", name.casefold()))
 
 
 def described_models(settings: Mapping[str, str], models: Table, whole: bool) -> tuple[list[str], str]:

@@ -53,6 +53,23 @@ def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> No
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
 
 
+MOST_ROWS = 1_024  # sequences of a micro-batch at the most
+
+
+def rollout_batches(plan: Stated, told: Mapping[str, str]) -> None:
+    """Batches by the rollouts of a step, and by the tokens that a rank takes at most: whole sequences, split evenly."""
+    rollouts = number(told, "@rollout_prompts") * number(told, "@rollout_samples", 1.0)
+    if rollouts and "@rollout_steps" in told:
+        plan.setdefault("global_batch_size", text(rollouts / number(told, "@rollout_steps")))
+    tokens = number(told, "@token_limit") * number(plan, "context_parallel", 1.0)
+    rows = tokens // number(plan, "sequence_length", 4096.0)
+    replicas = number(plan, "num_accelerators") / ranks_of(plan)
+    own = number(plan, "global_batch_size") / replicas if replicas >= 1.0 else 0.0
+    fitting = [size for size in range(1, int(min(rows, own, MOST_ROWS)) + 1) if own % size == 0.0]
+    if fitting:
+        plan.setdefault("micro_batch_size", text(fitting[-1]))
+
+
 def ranks_of(plan: Mapping[str, str]) -> float:
     """Accelerators of one replica of the data parallelism."""
     return math.prod(number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context"))
@@ -94,8 +111,9 @@ def _adapter(plan: Stated, told: Mapping[str, str]) -> None:
     kind = told.get("@tuning", "full").casefold()
     if kind in ("full", "none", "null", ""):
         return
-    if kind != "lora":
-        plan[UNREAD + "adapter"] = kind
+    quantized = re.search(r"(?i)awq|gptq|aqlm|bnb|(?<![a-z])([248]-?bit|int[48])", told.get("@model", ""))
+    if kind != "lora" or quantized:
+        plan[UNREAD + "adapter"] = kind if kind != "lora" else f"LoRA of quantized weights: {told['@model']}"
     plan["adapter_rank"] = text(number(told, "@rank", 8.0))
     targets = set(re.findall(r"[a-z]\w+", told.get("@targets", "").casefold()))
     if targets and targets <= {"q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn"}:
@@ -268,6 +286,8 @@ def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
     _of_trainer(plan, told)
     if told.get("@pure") == "yes":
         plan |= {"precision": "bf16", "master_weights": "none"}
+    if told.get("@predicts") == "yes" and told.get("@trains") != "yes":
+        plan[UNREAD + "do_predict"] = "it predicts and does not train"
     plan.setdefault("micro_batch_size", "8")  # of the Trainer
     _batch(plan, told)
 
@@ -277,10 +297,11 @@ def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
     if told.get("@checkpoints") == "offload":
         plan |= {"recompute": "full", "offload_activations": "1"}
     shards, copies = number(told, "@shards"), number(told, "@replicas", 1.0)
+    experts = number(plan, "expert_parallel", 1.0)  # ranks of their own, beside those that shard
     if shards > 1.0:
         plan["zero_stage"] = "3"
         plan |= {"zero_group_size": text(shards)} if copies > 1.0 else {}
-        plan.setdefault("num_accelerators", text(shards * copies * ranks_of(plan)))
+        plan.setdefault("num_accelerators", text(shards * copies * experts * ranks_of(plan)))
     if plan.get("zero_stage") != "3":
         plan.pop("reshard_after_forward", None)
     _batch(plan, told)
@@ -290,8 +311,11 @@ def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
     machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
+    sixteen = {told.get("@bf16"), told.get("@fp16")}
     for name in [name for name, value in plan.items() if value == "auto"]:
         plan.pop(name)  # the Trainer fills it in
+    if "auto" in sixteen and "yes" not in sixteen:
+        plan.pop("precision")
     place = told.get("@offload", "none")
     if place != "none":
         plan["offload_optimizer"] = text(number(told, "@ratio", 1.0))

@@ -23,9 +23,11 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.interop.checkpoints import mentioned_models
 from xlperf.interop.config_rules import UNREAD, Stated
 from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
-from xlperf.interop.launch_rules import CONFIG, LACKS, plan_of, settled, stack_of
+from xlperf.interop.launch_python import RECIPE, recipes_of
+from xlperf.interop.launch_rules import CONFIG, LACKS, OF_MODEL, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     MOST_SHOWN,
@@ -64,6 +66,9 @@ MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
+_NAMES = {*OF_MODEL, "@checkpoint", "num_accelerators", "accelerator"} - {"@config"}
+"""What a file of training may name without a setting of it: a model, its dimensions, and machines."""
+FEWEST_GUESSED = 2  # fewest settings by which flags alone decide the stack of a training
 Groups = Sequence[Sequence[Sequence[Setting]]]  # settings of texts, command by command
 
 
@@ -175,6 +180,7 @@ class Commands(NamedTuple):
 
     ``text`` and ``given``: with the command of a container in place of its manifest, and its variables. ``logged``:
     settings that a log states. ``own_lines``: lines that xlperf itself wrote. ``release``: of the engine's image.
+    ``guessed``: whether nothing but its flags speaks for the stack.
     """
 
     text: str
@@ -185,6 +191,7 @@ class Commands(NamedTuple):
     lines: LogLines
     own_lines: list[str]
     release: str
+    guessed: bool
 
 
 def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] | None = None) -> Commands:
@@ -210,9 +217,10 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
     elif not logged or text.lstrip().startswith("{"):
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
-    stack = stack or named or lines.stack or max(stacks(), key=lambda own: fit(groups, own))
+    known = stack or named or lines.stack
+    stack = known or max(stacks(), key=lambda own: fit(groups, own))
     own = release if stack == stack_named(engine) else ""
-    return Commands(text, given, stack, groups, logged, lines, own_lines, own)
+    return Commands(text, given, stack, groups, logged, lines, own_lines, own, not (known or logged))
 
 
 def read_launch(
@@ -248,7 +256,7 @@ def read_launch(
     kind = flags(stack)[0].kind
     columns = _columns_of(given or {}, kind, text)
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
-    own = {"model": model} if model else {}
+    own = {"@mentioned": mentioned_models(f"{name}\n{text}"), **({"model": model} if model else {})}
     release = {"software_release": lines.facts.get("software_release", read.release)}
     released = {name: value for name, value in release.items() if value and name not in told.values}
     plan = plan_of(stack, {**released, **told.values, **own, **columns}, models, notes)
@@ -266,9 +274,13 @@ def read_launch(
     if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
-    own_values = [key for key in told.values if key not in (*_LAUNCHERS, "@handed") and not key.startswith("@sign ")]
-    if not own_values and not marked and not lines.stack:
-        raise _no_flag(name, text, [*told.scripts, *told.started])
+    named = (*_LAUNCHERS, *(_NAMES if kind == "training" else ()), "@handed")
+    own_values = [key for key in (*told.values, *(column for _, column in told.open))
+                  if key not in named and not key.startswith(("@sign ", "@array "))]  # fmt: skip
+    elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
+    fewest = FEWEST_GUESSED if read.guessed and kind == "training" and not elsewhere else 1
+    if len(own_values) < fewest and not marked and not lines.stack:
+        raise _no_flag(name, text, [*told.scripts, *told.started], any(key in _NAMES for key in told.values))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
     counted = kind == "training" and len(_LAUNCHERS & told.values.keys()) == 1 and "num_accelerators" not in told.values
@@ -284,10 +296,12 @@ def read_launch(
         if lacks and not unread and open_ and all("MODEL" in words for words in open_):
             raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
-        _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
+        _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
     if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
         notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
     notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    several = {run: told.runs.count(run) for run in told.runs}
+    notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 
@@ -302,9 +316,11 @@ def _columns_of(given: Mapping[str, str], kind: str, text: str) -> dict[str, str
     return {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
 
 
-def _no_flag(name: str, text: str, started: Sequence[str]) -> InputError:
-    """A text without a flag of a stack; ``started``: scripts that it starts, which may have them."""
-    problem = f"has no flag of {', '.join(read_stacks())}"
+def _no_flag(name: str, text: str, started: Sequence[str], named: bool) -> InputError:
+    """A text without a flag of a stack; ``started``: scripts that it starts, which may have them. ``named``: whether it
+    names a model or accelerators and no more.
+    """
+    problem = "states no setting of a training run" if named else f"has no flag of {', '.join(read_stacks())}"
     others = started or list(dict.fromkeys(_FILE.findall(text[:MOST_TEXT])))[-MOST_OTHERS:]
     if others:
         verb = "starts" if started else "names"
@@ -318,11 +334,15 @@ def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
 
 
 def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
-    """Raise InputError if settings that move a result are not read, or their variables are not known."""
+    """Raise InputError if settings that move a result are not read, or their variables are not known.
+
+    ``stack``: "" for one that flags alone decide, whose name would mislead.
+    """
     remedy = "or --partial to read the rest"
     faults = []
     if unread:
-        problem = f"has settings of {stack} that move a result and are not read: {listed(unread)}"
+        of = f"of {stack} " if stack else ""
+        problem = f"has settings {of}that move a result and are not read: {listed(unread)}"
         faults.append(Fault(name, f"{problem}: give what they mean with --set, {remedy}"))
     if asked:
         variable = _VARIABLE.search(" ".join(asked))
@@ -334,6 +354,11 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
 
 def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
     """The stack that recognises a file, "" if flags have to decide, and the settings to read it by."""
+    recipes = recipes_of(text)
+    if len(recipes) > 1 and given.get(RECIPE) not in recipes:
+        shown = f"{listed(recipes[:MOST_OTHERS])}{', ...' if len(recipes) > MOST_OTHERS else ''}"
+        problem = f"defines {len(recipes)} recipes ({shown}): give one with --set {RECIPE}={recipes[0]}"
+        raise InputError(Fault(name, problem))
     config = config_of(text, given)
     if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
         config = Config("", [])  # commands inside YAML are read as commands

@@ -12,8 +12,8 @@ from functools import cache
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.interop.checkpoints import contradicted, described_models, named_model
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of
+from xlperf.interop.checkpoints import contradicted, described_models, meant_model, named_model
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of, rollout_batches
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_serving import first_passes, serving_precision
@@ -31,7 +31,7 @@ _SETTLES = {
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
 }  # fmt: skip
 """Columns of a plan that make a quantity of a stack superfluous if they are given."""
-_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
+OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
              "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
              "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
 _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
@@ -76,7 +76,7 @@ def settled(
         return not sourced or harmless or ("MODEL" in column and "model" in plan)
     if column == "@checkpoint":
         return True
-    if column in _OF_MODEL:
+    if column in OF_MODEL:
         return "model" in plan
     if column in ("@nodes", "@accelerators_per_node") and not counted:
         return "num_accelerators" in plan
@@ -142,10 +142,6 @@ def _write_megatron(result: Stated, stated: Mapping[str, str]) -> None:
         result |= {"@fp8": "hybrid", "@fp8_recipe": result["precision"], "precision": "bf16"}
 
 
-def _write_torchtitan(result: Stated, stated: Mapping[str, str]) -> None:
-    _overlaps(result, "compiled")
-
-
 def _overlaps(result: Stated, needed: str) -> None:
     """Tensor-parallel communication overlaps only with the prerequisites of the stack's own check."""
     if not (_number(result, "tensor_parallel", 1.0) > 1.0 and result.get(needed, "yes") == "yes"):
@@ -185,7 +181,7 @@ def _write_trtllm(result: Stated, stated: Mapping[str, str]) -> None:
 
 _WRITE: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
     "megatron": _write_megatron,
-    "torchtitan": _write_torchtitan,
+    "torchtitan": lambda result, _: _overlaps(result, "compiled"),
     "vllm": _write_vllm,
     "sglang": _write_sglang,
     "trtllm": _write_trtllm,
@@ -227,9 +223,9 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
         if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
             plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = settings.get("@fp8_recipe", "fp8")
-    rollouts = _number(settings, "@rollout_prompts") * _number(settings, "@rollout_samples", 1.0)
-    if rollouts and "@rollout_steps" in settings:
-        plan.setdefault("global_batch_size", _text(rollouts / _number(settings, "@rollout_steps")))
+    rollout_batches(plan, settings)
+    if settings.get("@latent") == "no" and "deepseek" in settings.get("@named", "").casefold():
+        plan[UNREAD + "multi_latent_attention"] = "off, in a model that has it"
     layers, chunk = _number(settings, "@num_layers"), _number(settings, "@layers_per_chunk")
     if layers and chunk:
         chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
@@ -411,7 +407,7 @@ def _model(
         if models is not None and (wrong := contradicted(settings, plan["model"], models)):
             notes.append(f"model {plan['model']} is given, but the file states {wrong}")
         return {} if "model" in plan or not names else {"model": names[0]}
-    weak = [settings[name] for name in ("@named", "@checkpoint") if settings.get(name)]
+    weak = [one for name in ("@named", "@checkpoint") if re.search(r"\d", one := settings.get(name, ""))]
     result = named_model(names, models) or (named_model(weak, models) if not names else "")
     fitting, nearest = described_models(settings, models, stack == "megatron" and "@logged" not in settings)
     if result and (wrong := contradicted(settings, result, models)):
@@ -419,8 +415,8 @@ def _model(
     if result:
         return {"model": result}
     if fitting:
-        weakly = named_model(weak, models)
-        if len(fitting) > 1:
+        weakly = named_model(weak, models) or meant_model(fitting, settings.get("@mentioned", ""), models)
+        if weakly not in fitting:
             notes.append(f"the dimensions are of {', '.join(fitting)}: give the one that is meant with --set model=...")
         return {"model": weakly if weakly in fitting else fitting[0]}
     how = f"add its row with xlperf add model {CONFIG} -o models.csv and --catalog models.csv, or give --set model=..."

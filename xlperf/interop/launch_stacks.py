@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
+from xlperf.interop.launch_python import RECIPE, is_python, python_settings
 from xlperf.interop.launch_shell import MOST_VALUE
 from xlperf.interop.launch_text import (
     DEEPEST,
@@ -30,20 +31,13 @@ from xlperf.interop.software import STACKS
 
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")
-_PYTHON = re.compile(r"^(?:import|from)\s+[\w.]{1,100}", re.MULTILINE)
-_ASSIGNED = re.compile(r"^\s*(?:\w{1,60}\.)?((?:[a-z_]\w{0,60}\.){1,6}\w{1,60})\s*=\s*([^=#\s][^#\n]{0,200})")
-_KEYWORD = re.compile(
-    r"(?<!: )\b([a-z_]\w{1,60})\s*=\s*(None|True|False|-?[\d.][\d_.e+\-]{0,30}|\"[^\"\n]{0,100}\"|'[^'\n]{0,100}')"
-)
-_RECIPE = re.compile(
-    r"\b([a-z]\w{1,60}?_(?:pretrain|finetune|sft|peft|perf)\w{0,20}_config"
-    r"|[a-z]\w{1,60}(?=\.(?:pretrain|finetune)_recipe\b))\b"
-)
-_HELPER = re.compile(r"\b(set_\w{1,40}_configs)\(")
 
 
 class Config(NamedTuple):
-    """Settings of a configuration file. ``kind``: yaml, toml, json, python, Primus; "" for a file of another kind."""
+    """Settings of a configuration file.
+
+    ``kind``: yaml, toml, json, python; Primus for a wrapper whose settings are another stack's; "" for any other file.
+    """
 
     kind: str
     settings: list[Setting]
@@ -56,14 +50,14 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
         kind, result = "json", list(flat(loaded(text), whole=True))
     elif _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
         kind, result = "toml", list(flat(loaded(text, tomllib.loads), whole=True))
-    if not result and _PYTHON.search(text):
-        kind, result = "python", list(_python(text))
+    if not result and is_python(text):
+        kind, result = "python", list(python_settings(text, (given or {}).get(RECIPE, "")))
     if not result and is_yaml(text):
         stated = (one for document in documents(text) for one in flat(document, whole=True))
         result = [one for one in stated if one.argument and "\n" not in one.argument]
         kind = "yaml" if result else ""
     settings = _filled(result[:MOST_SETTINGS], given or {})
-    inside = _of_primus(settings)
+    inside = _of_primus(settings) or _of_flagscale(settings)
     return Config("Primus", inside) if inside else Config(kind, settings)
 
 
@@ -79,6 +73,9 @@ def _of_primus(settings: Sequence[Setting]) -> list[Setting]:
             module = name.removesuffix("framework:")
             model = stated.get(f"{module}model:", "").removesuffix(".yaml")
             inside = [Setting("config:", (stated.get(f"{module}config:", ""),))]
+            if framework == "torchtitan" and model.endswith("-fp8"):  # its file of the model has the converter
+                model = model.removesuffix("-fp8")
+                inside.append(Setting("model.converters:", ("quantize.linear.float8",)))
             inside += [Setting(_MODELS_OF_PRIMUS[framework], (model,))] if model else []
             begin = f"{module}overrides."
             return [*inside, *(one._replace(name=one.name.removeprefix(begin)) for one in settings
@@ -86,19 +83,12 @@ def _of_primus(settings: Sequence[Setting]) -> list[Setting]:
     return []
 
 
-def _python(text: str) -> Iterator[Setting]:
-    """Assignments of a recipe in Python to its configuration; names and keyword arguments of recipes that it calls."""
-    for name in dict.fromkeys(_RECIPE.findall(text[: 10 * MOST_VALUE])):
-        yield Setting("recipe=", (name,))
-    for name in dict.fromkeys(_HELPER.findall(text[: 10 * MOST_VALUE])):
-        yield Setting("config:", (name,))
-    for line in text.splitlines():
-        assigned = _ASSIGNED.match(line[:500])
-        if assigned is not None:
-            yield Setting(f"{assigned.group(1)}=", (assigned.group(2).strip().rstrip(",").strip("\"'"),))
-        elif not re.match(r"\s*(?:import|from|def|class|#)\b", line):
-            for name, value in _KEYWORD.findall(line[:500]):
-                yield Setting(f"{name}=", (value.strip("\"'"),))
+def _of_flagscale(settings: Sequence[Setting]) -> list[Setting]:
+    """Arguments of Megatron-LM, which FlagScale groups by what they are for."""
+    if not any(one.name.startswith("system.") and "model_parallel_size" in one.name for one in settings):
+        return []
+    return [one._replace(name=one.name.rpartition(".")[2]) for one in settings
+            if one.name.startswith(("system.", "model.", "data."))]  # fmt: skip
 
 
 def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setting]:
@@ -290,7 +280,7 @@ def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, n
     sized = " ".join(quantities[key] for key in ("@family", "@size") if quantities.get(key))
     spelled = [one for one in (named, sized if quantities.get("@size") else "") if one]
     for text in spelled:
-        for cut in (text, text.rstrip("/").rpartition("/")[2], _ENDING.sub("", text)):
+        for cut in (text.removesuffix(".yaml"), text.rstrip("/").rpartition("/")[2], _ENDING.sub("", text)):
             for row in stack_rows("models"):
                 if row["stack"] in (stack, "any") and _letters(row["name"]) == _letters(cut):
                     if not row["model"]:

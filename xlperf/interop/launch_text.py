@@ -27,6 +27,7 @@ except ImportError:  # without libyaml
 
 MOST_NODES = 50_000  # values of a text at the most, each counted as often as aliases repeat it
 _YAML_KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
+_QUOTED = re.compile(r"(?<=: )\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _HERE_DOCUMENT = re.compile(r"^[^\s:#][^\n:#]{0,300}<<-?[ ]?['\"]?[A-Za-z_]\w{0,40}['\"]?[ ]*$", re.MULTILINE)
 
 
@@ -60,7 +61,7 @@ def is_yaml(text: str) -> bool:
     """Whether most lines of a text are keys or items of YAML; a script that writes YAML to a file is none."""
     if text.startswith("#!") or _HERE_DOCUMENT.search(text):
         return False
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in _QUOTED.sub("", text).splitlines()]
     lines = [line for line in lines if line and not line.startswith("#") and line != "---"]
     alike = [_YAML_KEY.fullmatch(line.lstrip("- ")[:500]) is not None for line in lines]
     items = [line.startswith("- ") or line[:1] in "]}" for line in lines]
@@ -399,6 +400,8 @@ def _referred(name: str, value: str, values: Mapping[str, str]) -> str:
         points, path = match.groups()
         above = name.removesuffix(":").split(".")[: -len(points)] if points else []
         name = f"{'.'.join([*above, path])}:"
+        if name not in values and not points:  # a package of Hydra, whose name the file does not repeat
+            name = name.partition(".")[2]
         if name not in values:
             break
         value = values[name]

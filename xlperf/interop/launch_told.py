@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
 
+from xlperf.interop.checkpoints import SIXTEEN_BITS
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_stacks import (
     Flag,
@@ -26,6 +27,13 @@ from xlperf.interop.launch_text import COMMAND, Setting, handed_to
 
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
+_NARROW = ("fp8", "mxfp8", "fp4")  # beside 16 bits, which mixed precision names as well
+_BESIDE = re.compile(
+    r"(?!\w*(?:train|tune)_)(?:[\w.]*\.)?(?:(?:vllm_)?decode|decode_multi|inference\w*|"
+    r"forward_pass_logit_checker|\w*(?:ckpt|checkpoint)s?|"
+    r"(?:convert|export|preprocess|evaluate|eval|merge|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
+)
+"""Programs that stand beside training in one script: what they are told says nothing of it."""
 _PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
 
 
@@ -48,7 +56,7 @@ class Told(NamedTuple):
 
     ``values``: by column; ``unknown``: settings outside the table; ``open``: settings without a value, and their
     columns; ``handed``: unknown values passed to another script; ``scripts``: scripts that receive or provide values;
-    ``started``: other scripts.
+    ``started``: other scripts. ``runs``: starts of one script or program with settings of their own.
     """
 
     values: Stated
@@ -57,6 +65,7 @@ class Told(NamedTuple):
     handed: list[str]
     scripts: list[str]
     started: list[str]
+    runs: list[str]
 
 
 def models_started(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> list[str]:
@@ -75,7 +84,7 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
     """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
     known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     of_environment = variables(flags(stack)[0].kind)
-    told = Told({}, [], [], [], [], [])
+    told, training = Told({}, [], [], [], [], [], []), flags(stack)[0].kind == "training"
     around: Stated = {}
     for group in (group for text in groups for group in text):
         starts = [one.arguments for one in group if one.name == COMMAND]
@@ -88,6 +97,13 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
             sourced = script and starts[0][0] in ("source", ".")
             (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
+        run = script or next(_programs(starts), "")
+        if training and any(_BESIDE.fullmatch(word.rpartition("/")[2][:200]) for word in _programs(starts)):
+            continue
+        if run in told.runs:  # of several runs the last one counts
+            for earlier in (told.values, around, told.unknown, told.open, told.handed):
+                earlier.clear()
+        told.runs.extend([run] if run else [])
         if script:
             told.scripts.append(script)
             told.values["@handed"] = script
@@ -100,6 +116,17 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
                 _take(told, stated, setting, own, "")
         told.values.update(stated)
     return told._replace(values={**around, **told.values})
+
+
+def _programs(starts: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Files and modules of Python that a command starts.
+
+    >>> list(_programs([["python3", "MaxText.decode", "base.yml"], ["torchrun", "a/train.py"]]))
+    ['MaxText.decode', 'a/train.py']
+    """
+    for words in starts:
+        files = [word for word in words if word.endswith(".py")]
+        yield from files or [word for before, word in pairwise(words) if before.startswith("python")]
 
 
 def _signs(group: Sequence[Setting]) -> Iterator[str]:
@@ -140,5 +167,5 @@ def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], scr
     if value is None:
         told.unknown.append(setting.words)
         told.handed.extend([setting.words] if script else [])
-    else:
+    elif not (value.get("precision") in SIXTEEN_BITS and values.get("precision", "").startswith(_NARROW)):
         values |= value

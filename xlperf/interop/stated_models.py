@@ -23,6 +23,8 @@ _CHOICES = ("gated_mlp", "normalization", "position_embedding")
 """Entries that a configuration leaves to the code of its model type."""
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", *_CHOICES,
            "use_bias", "tie_word_embeddings")  # fmt: skip
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_TOKENS = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}  # vocabularies of Megatron-LM's tokenizers
 _PAD = 128
 _MOST_LAYERS = 10_000
 _LONGEST = 13  # digits of a number that is read
@@ -68,7 +70,8 @@ def stated_model(text: str, name: str) -> StatedModel:
     frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
     if isinstance(frequency, list) and len(frequency) != layers:
         wrong.append(f"moe_layer_freq of {len(frequency)} layers beside num_layers {layers}")
-    lacking = [_argument(own, entry) for entry in _NEEDED if entry not in entries]
+    lacking = [one for one in dict.fromkeys(_argument(own, entry) for entry in _NEEDED if entry not in entries)
+               if not any(words.startswith(f"{one} ") for words in wrong)]  # fmt: skip
     faults = [Fault(name, f"states {words}: it is not understood, or no row of models expresses it") for words in wrong]
     if lacking:
         remedy = "write into it what it lacks, or give the config.json of the model"
@@ -76,7 +79,7 @@ def stated_model(text: str, name: str) -> StatedModel:
     if faults:
         raise InputError(faults)
     choices = {entry: str(entries.pop(entry)) for entry in _CHOICES}
-    return StatedModel({**entries, "model_type": "megatron"}, choices, *_counted(text, values))
+    return StatedModel({"model_type": "megatron", **entries}, choices, *_counted(text, values))
 
 
 def _values(settings: Iterable[Setting]) -> dict[str, str]:
@@ -153,16 +156,19 @@ def layer_list(text: str) -> int | list[int] | None:
 
 def _derived(entries: dict[str, Any], values: Mapping[str, str], stack: str) -> None:
     """Widths that Megatron-LM derives from others, its padded vocabulary; widths of experts that are not stated."""
-    hidden = entries.get("hidden_size", 0)
+    hidden, layers = entries.get("hidden_size", 0), entries.get("num_hidden_layers", 0)
     if stack == "megatron":
         if hidden and "intermediate_size" not in entries:
             gated = entries.get("gated_mlp") == "yes"
             entries["intermediate_size"] = int(8 * hidden / 3) // 64 * 64 if gated else 4 * hidden
+        tokens = _TOKENS.get(values.get("tokenizer_type", ""))
+        if tokens:
+            entries.setdefault("vocab_size", tokens)
         if "vocab_size" in entries and values.get("padded_vocab_size", "").casefold() in _OFF:
             pad = _whole(values.get("make_vocab_size_divisible_by", "")) or _PAD
             pad *= _whole(values.get("tensor_model_parallel_size", "")) or 1
             entries["vocab_size"] = -(-entries["vocab_size"] // pad) * pad
-    frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
+    frequency = entries.get("moe_layer_freq")
     if isinstance(frequency, int) and frequency and layers % frequency:  # the first layer of each group has experts
         entries["moe_layer_freq"] = [int(layer % frequency == 0) for layer in range(min(layers, _MOST_LAYERS))]
     if "n_routed_experts" in entries and "intermediate_size" in entries:
@@ -171,6 +177,11 @@ def _derived(entries: dict[str, Any], values: Mapping[str, str], stack: str) -> 
         width, multiple = int(8 * hidden / 3), int(values.get("multiple_of", "256"))
         width = int(float(values.get("ffn_dim_multiplier", "1")) * width)
         entries["intermediate_size"] = -(-width // multiple) * multiple
+    if stack == "maxtext" and values.get("attention_type") != "mla":  # it prints the ranks of any model
+        for name in _LATENT:
+            entries.pop(name, None)
+    if stack == "maxtext" and values.get("decoder_block") == "gemma2":  # a layer of it is a local and a global one
+        entries["num_hidden_layers"] = 2 * layers
     if "kv_lora_rank" in entries:  # its norms are of the latent vectors, its projections have no bias for keys alone
         for name in ("use_qk_norm", "attention_bias"):
             entries.pop(name, None)
