@@ -13,6 +13,7 @@ import openpyxl
 from device_samples import without_technology
 from openpyxl import Workbook
 
+from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.calibrate.accuracy import Page
 from xlperf.calibrate.published_errors import Measured, seen_rows
@@ -36,6 +37,12 @@ def shipped_tables() -> dict[str, Table]:
 def shipped_book(data_only: bool = False) -> Workbook:
     """The shipped workbook as openpyxl reads it, which takes more than a second: with formulas, or with values."""
     return openpyxl.load_workbook(workbook(), data_only=data_only)
+
+
+@cache
+def shipped_session() -> Session:
+    """A session of the installed catalog, which answers once what several tests ask of the front sheets."""
+    return Session()
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from shipped import few_rows, shipped_book, shipped_tables
+from shipped import few_rows, shipped_book, shipped_session, shipped_tables
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
@@ -35,7 +35,7 @@ ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users"
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return Session()
+    return shipped_session()
 
 
 @pytest.fixture(scope="module")

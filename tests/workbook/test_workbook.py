@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from shipped import few_rows, shipped_book, shipped_tables
+from shipped import few_rows, shipped_book, shipped_session, shipped_tables
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
@@ -70,10 +70,19 @@ def small() -> dict[str, Table]:
 
 @pytest.fixture(scope="module")
 def complete(tables: dict[str, Table]) -> bytes:
-    """Of the catalog that other tests have asked too, if that of the rows is the same: it knows their answers."""
-    own, shipped = build._catalog(tables), load_catalog()
+    """Of the catalog and in the session that other tests have asked too, which know the answers."""
+    shipped, live_cells = load_catalog(), build.start.live_cells
+    same = build._catalog({kind: shipped.tables[kind] for kind in tables if kind in shipped.tables})
+    assert same.fingerprint == build._catalog(tables).fingerprint, "the workbook's catalog has no chiplets beside these"
+
+    def in_session(*given: Any) -> Live:
+        live = live_cells(*given)
+        live.session = shipped_session()
+        return live
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "_catalog", lambda _: shipped if own.fingerprint == shipped.fingerprint else own)
+        patch.setattr(build, "_catalog", lambda _: shipped)
+        patch.setattr(build.start, "live_cells", in_session)
         return workbook_package(tables)
 
 
