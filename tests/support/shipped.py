@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import openpyxl
+import pytest
 from device_samples import without_technology
 from openpyxl import Workbook
 
@@ -21,8 +22,10 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import Published, read_published
+from xlperf.workbook import build
 from xlperf.workbook.build import read_parts, read_tables
 from xlperf.workbook.data_sheets import table_of
+from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.start import example_tables
 from xlperf.workbook.package import data_rows
 
@@ -43,6 +46,27 @@ def shipped_book(data_only: bool = False) -> Workbook:
 def shipped_session() -> Session:
     """A session of the installed catalog, which answers once what several tests ask of the front sheets."""
     return Session()
+
+
+@cache
+def shipped_build() -> bytes:
+    """The shipped workbook built anew of its rows.
+
+    Of the catalog and in the session that other tests have asked too, which know the answers.
+    """
+    shipped, tables, live_cells = load_catalog(), shipped_tables(), build.start.live_cells
+    same = build._catalog({kind: shipped.tables[kind] for kind in tables if kind in shipped.tables})
+    assert same.fingerprint == build._catalog(tables).fingerprint, "the workbook's catalog has no chiplets beside these"
+
+    def in_session(*given: Any) -> Live:
+        live = live_cells(*given)
+        live.session = shipped_session()
+        return live
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_catalog", lambda _: shipped)
+        patch.setattr(build.start, "live_cells", in_session)
+        return build.workbook_package(tables)
 
 
 @cache

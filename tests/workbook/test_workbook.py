@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from shipped import few_rows, shipped_book, shipped_session, shipped_tables
+from shipped import few_rows, shipped_book, shipped_build, shipped_tables
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
@@ -32,7 +32,6 @@ from xlperf.catalog.schema import (
     unit_of,
 )
 from xlperf.catalog.table import Table
-from xlperf.workbook import build
 from xlperf.workbook.build import KINDS, main, read_tables, workbook_package, write_workbook
 from xlperf.workbook.data_sheets import (
     CATALOG_CELL,
@@ -69,21 +68,8 @@ def small() -> dict[str, Table]:
 
 
 @pytest.fixture(scope="module")
-def complete(tables: dict[str, Table]) -> bytes:
-    """Of the catalog and in the session that other tests have asked too, which know the answers."""
-    shipped, live_cells = load_catalog(), build.start.live_cells
-    same = build._catalog({kind: shipped.tables[kind] for kind in tables if kind in shipped.tables})
-    assert same.fingerprint == build._catalog(tables).fingerprint, "the workbook's catalog has no chiplets beside these"
-
-    def in_session(*given: Any) -> Live:
-        live = live_cells(*given)
-        live.session = shipped_session()
-        return live
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "_catalog", lambda _: shipped)
-        patch.setattr(build.start, "live_cells", in_session)
-        return workbook_package(tables)
+def complete() -> bytes:
+    return shipped_build()
 
 
 @pytest.fixture(scope="module")
