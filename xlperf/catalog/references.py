@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -163,8 +164,13 @@ def unknown(name: str, table: Table, meant: Sequence[str] = ()) -> tuple[str, Hi
         return f"{key.replace('_', ' ')} {shown(name)} may be one of several", lambda: f"write one of {listed}"
 
     def hint() -> str:
+        wanted = re.sub(r"^\d+ *x *", "", name.rpartition("/")[2] or name, flags=re.IGNORECASE)  # 8x H100
+        spelled = Spellings(table)
+        begun = spelled.names(wanted) or spelled.begun_by(wanted)
+        if 0 < len(begun) <= _MOST_LISTED:
+            return f"did you mean {', '.join(begun)}?"
         known = dict.fromkeys(text for text in table.text(key).tolist() if text)
         known.update(dict.fromkeys(word for _, word in aliases(table)))
-        return nearest(name, known)
+        return nearest(wanted, known)
 
     return f"unknown {key} {shown(name)}", hint

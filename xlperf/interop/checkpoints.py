@@ -78,8 +78,8 @@ class Variant(NamedTuple):
 
     def names(self, checkpoint: str) -> bool:
         """Whether the name of a checkpoint says this."""
-        text = checkpoint if "/" in self.words else checkpoint.rpartition("/")[2]
-        pattern = rf"(^|[-_. ])({self.words})([-_. ]|$)"
+        text = re.sub(r"[ _:]+", "-", checkpoint if "/" in self.words else checkpoint.rpartition("/")[2])
+        pattern = rf"(^|[-.])({self.words})([-.]|$)"
         return bool(self.words and re.search(pattern, text, re.IGNORECASE))
 
 
