@@ -14,7 +14,9 @@ import xlperf
 from xlperf.addin.worker import Engine, Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.table import Spellings, Table
+from xlperf.catalog.references import unknown
+from xlperf.catalog.spellings import Spellings
+from xlperf.catalog.table import Table
 
 PLAN = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
 
@@ -42,6 +44,23 @@ def catalog() -> Catalog:
         ("models", "meta-llama/Meta-Llama-3.1-70B-Instruct", "Meta-Llama-3.1-70B"),
         ("models", "deepseek-ai/DeepSeek-R1-0528", "DeepSeek-R1"),
         ("models", "/models/Mixtral-8x7B-Instruct-v0.1/", "Mixtral-8x7B-v0.1"),
+        ("accelerators", "4090", "RTX 4090"),
+        ("accelerators", "NVIDIA RTX 4090", "RTX 4090"),
+        ("accelerators", "rtx 3090 24gb", "RTX 3090"),
+        ("accelerators", "NVIDIA L4 24GB", "L4"),
+        ("accelerators", "H20(96G)", "H20-96GB"),
+        ("accelerators", "A100-80G", "A100-SXM4-80GB"),
+        ("accelerators", "H100 80GB", "H100-SXM-80GB"),
+        ("accelerators", "B200 192GB", "B200-SXM-180GB"),
+        ("accelerators", "AMD MI300X", "MI300X"),
+        ("models", "DeepSeek-R1 671B", "DeepSeek-R1"),
+        ("models", "deepseek-r1:671b", "DeepSeek-R1"),
+        ("models", "qwen 3 235b", "Qwen3-235B-A22B"),
+        ("models", "llama3.3", "Meta-Llama-3.1-70B"),
+        ("models", "unsloth/Llama-3.3-70B-Instruct-bnb-4bit", "Meta-Llama-3.1-70B"),
+        ("models", "DeepSeek-R1-W4AFP8", "DeepSeek-R1"),
+        ("models", "OPEA/Mistral-Small-3.1-24B-Instruct-2503-int4-AutoRound-awq-sym", "Mistral-Small-3.2-24B"),
+        ("models", "mistralai/Ministral-3-8B-Instruct-2512", "Ministral-3-8B"),
         ("networks", "dgx h100", "DGX-H100"),
         ("process_nodes", "3nm", "3 nm"),
         ("process_nodes", "N3", "3 nm"),
@@ -71,6 +90,27 @@ def test_what_is_not_a_name_is_not_guessed(catalog: Catalog, written: str) -> No
 def test_a_format_in_a_name_leaves_the_shape(catalog: Catalog, written: str, name: str) -> None:
     """A plan of precision auto reads the format in the name (tests/engine/test_formats.py)."""
     assert Spellings(catalog.tables["models"]).names(written) == [name]
+
+
+def test_a_word_that_tells_models_or_cards_apart_is_never_left_out(catalog: Catalog) -> None:
+    """GLM-4.5 was taken as GLM-4.5-Air, a third of its size, and an RTX 4060 would be an RTX 4060 Ti."""
+    models = catalog.tables["models"]
+    without = models.take(np.flatnonzero(models.text("model") != "GLM-4.6"))
+    for table, written, hint in (
+        (without, "GLM-4.5", "GLM-4.5-Air"),
+        (models, "Llama 3.1 13B", "Meta-Llama-3.1-8B"),
+        (models, "DeepSeek-V3 236B", "DeepSeek-V3"),
+        (models, "unsloth/Meta-Llama-3.1-8B-Instruct-GGUF", "Meta-Llama-3.1-8B"),
+        (models, "Kimi", "Kimi-K2-Instruct"),
+        (catalog.tables["accelerators"], "RTX 4060", "RTX 4060 Ti"),
+        (catalog.tables["accelerators"], "H100 96GB", "H100-96GB-HBM2e-500W"),
+        (catalog.tables["accelerators"], "A100 24GB", "A100-"),
+        (catalog.tables["accelerators"], "8x H200", "H200-SXM-141GB"),
+    ):
+        names = Spellings(table).names(written)
+        told, more = unknown(written, table, names)
+        assert len(names) != 1 or names == ["H100-96GB-HBM2e-500W"], written
+        assert more is None or hint in more(), (written, told, more())
 
 
 def test_what_was_taken_is_said_and_exact_names_are_not() -> None:

@@ -91,7 +91,7 @@ def test_a_deadline_chooses_the_number_of_accelerators(command: Command) -> None
         ("H100", "Megatron-Core"),
         ("MI300X", "Megatron-Core"),
         ("TPUv6e", "maxtext"),
-        ("Trainium2", "a training stack of which no"),
+        ("Trainium2", "A training stack of which no"),
     ],
 )
 def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
@@ -222,6 +222,7 @@ def test_one_machine_says_how_many_users_it_serves(command: Command) -> None:
     assert further["accelerators"] > 8 or further["users_that_fit"] > most["users"]
     shown = command(*words, "--users", "auto").out
     assert "way  engine" in shown and "users" in next(line for line in shown.split("\n") if line.startswith("way"))
+    assert command(*words, "--json").out == command(*words, "--users", "auto", "--json").out  # no 10,000 users unasked
     assert "give users or request rate" in command(*words[:5], "--users", "auto").err
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from xlperf.base.errors import MOST_FAULTS_SHOWN, Fault, Hint, nearest
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import EVERY_TABLE, Column
-from xlperf.catalog.table import Spellings, Table, aliases
+from xlperf.catalog.spellings import Spellings
+from xlperf.catalog.table import Table, aliases
 
 BLANK, UNKNOWN = -1, -2
 _MOST_LISTED = 8

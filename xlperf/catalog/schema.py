@@ -532,7 +532,10 @@ def title_of(column: Column, word: str) -> str:
 def displayed(column: Column, values: np.ndarray) -> tuple[str, list[str]]:
     """Unit and cells of a column as people read it: shares in per cent, no unit for a plain number."""
     if column.name in PER_CENT and column.kind in ("number", "result"):
-        return "%", alike((100.0 * values).tolist())
+        shares = (100.0 * values).tolist()
+        if column.name in _ROUGH:
+            return "%", [f"{each:.1f}" if math.isfinite(each) else "" for each in shares]
+        return "%", alike(shares)
     return column.unit if column.unit not in ("", "-") else "", cells(column, values)
 
 
@@ -544,6 +547,8 @@ PER_CENT = (
     "discount_rate", "probability", "remainder", "enough_share",
 )  # fmt: skip
 """Results without a unit that people read in per cent."""
+_ROUGH = ("probability", "remainder")
+"""Of these, what is never known to more than one decimal."""
 
 
 @cache

@@ -80,6 +80,16 @@ def rounded_down(values: Array) -> Array:
     return np.asarray(np.floor(values * scale) / scale)
 
 
+_IN_WORDS = {
+    "gemm": "matrix products", "vector": "element-wise kernels", "experts": "products of experts",
+    "attention_latent": "latent attention", "attention_decode": "attention in decoding",
+    "attention_backward": "backward pass of attention", "all_reduce": "all-reduce", "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "serving_software": "times of the serving engine",
+    "serving_host": "times of its host", "serving_experts": "experts in serving", "training_software": "times of the stack",
+}  # fmt: skip
+"""What the constants of a family are of."""
+
+
 def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Remark]:
     """A note for rows with calibration from other generations or software; ``extrapolated``: such rows by family."""
     shown = [
@@ -97,12 +107,16 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     values = pattern.tolist()
     names = {
         value: ", ".join(
-            dict.fromkeys(family.replace("_", " ") for bit, (family, _) in enumerate(shown) if value >> bit & 1)
+            dict.fromkeys(
+                _IN_WORDS.get(family, family.replace("_", " "))
+                for bit, (family, _) in enumerate(shown)
+                if value >> bit & 1
+            )
         )
         for value in set(values)
     }
     named = np.array([names[value] for value in values], dtype=object)
-    return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
+    return [Remark(pattern > 0, "measured on other hardware or software: {}", (named,))]
 
 
 _BUSY = 70.0  # share of the largest request rate above which waits rise steeply [%]

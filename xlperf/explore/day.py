@@ -168,7 +168,7 @@ def _answer(
         "training_tokens": float(tokens), "training_value": value,
         "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": fleet.plan.word("software"),
         **{name: str(fleet.results[name][0]) for name in ("trust", "trust_reason")},
-        "defaults_used": f"copies start in {start * 60.0:g} min; an idle accelerator draws "
+        "defaults_used": f"Copies start in {start * 60.0:g} min; an idle accelerator draws "
         f"{percent(form.filled('idle_power_share')[0], 0)} of its power; hours of the day have their mean load",
     }  # fmt: skip
     table = {

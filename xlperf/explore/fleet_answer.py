@@ -351,7 +351,7 @@ def _defaults(horizon: Horizon) -> str:
     form = horizon.form
     unsold = [short_name(offer.generation.name) for offer in horizon.offers if offer.owning is None]
     words = [
-        f"cost of capital {percent(horizon.discount_rate)}, "
+        f"Cost of capital {percent(horizon.discount_rate)}, "
         f"servers serve {form.filled('service_life')[0] / YEAR:g} years",
         "years start with purchases and end with rent, upkeep, energy and sales",
         "all demand is served" if np.isnan(form.number("unmet_price")[0]) else "",

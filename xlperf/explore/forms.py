@@ -313,7 +313,8 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
     return name, declared.array(values)
 
 
-_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators", "workload": "copy_size"}
+_WITHOUT = {"request_rate": "users", "facility_power_limit": "users", "num_accelerators": "users",
+            "deadline": "num_accelerators", "workload": "copy_size"}  # fmt: skip
 """Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""
 _OF_IMAGES = "images", "image_width", "image_height", "encoder_split"  # entries not shown without images
 ACCELERATORS = "accelerators"
@@ -419,7 +420,7 @@ def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, st
     """Entries of a form, the given ones with the others' defaults, and the form."""
     known = table_schema(kind).by_name
     values = {name: plain_number(known[name], words) for name, words in given.items() if words is not None}
-    dropped = {other for name, other in _WITHOUT.items() if name in values}
+    dropped = {other for name, other in _WITHOUT.items() if values.get(name, "auto").strip() not in ("", "auto")}
     form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
     return form, form_of(kind, form, lambda _, entry: f"--{entry.replace('_', '-')}")
 

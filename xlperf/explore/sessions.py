@@ -175,7 +175,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     answer["limit"] = _limit(form, sessions, copy, state)
     answer["price_basis"] = best.hours.basis
     order = "overlap" if copy.overlap else "precede"
-    traced = f"trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
+    traced = f"Trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
     answer["defaults_used"] = (
         f"{traced}{software_title(answer['software'])}, continuous batching in one pool; sessions stay with "
         f"their copy; least recently used is evicted; each tier also holds what the faster ones do; "

@@ -362,7 +362,7 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
         "units": work.units, "unit_size": work.unit_size, "spare_share": chosen / work.units,
         "unavailability_without_spares": 1.0 - float(steps.availability[0]), "unit_unavailability": work.unit_down,
         "interruption_interval": 1.0 / work.failures,
-        "defaults_used": f"fleet {form.filled('fleet')[0]}: {domains}",
+        "defaults_used": f"Fleet {form.filled('fleet')[0]}: {domains}",
     }  # fmt: skip
 
 

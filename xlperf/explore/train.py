@@ -274,7 +274,7 @@ GRAPHS = {"graphs": "layers"}
 """CUDA graphs, switched on if the best mapping allows them: some ways to save memory exclude them."""
 
 
-_UNMEASURED = "a training stack of which no run is published"
+_UNMEASURED = "A training stack of which no run is published"
 
 
 def train_answer(form: Table, catalog: Catalog) -> Answer:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.resources import rows
-from xlperf.catalog.table import Spellings, Table, aliases, copied_name
+from xlperf.catalog.spellings import Spellings
+from xlperf.catalog.table import Table, aliases, copied_name
 
 AUTO = "auto"  # word of a precision that is the checkpoint's own
 WIDE = "bf16"

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from xlperf.catalog.table import Spellings, Table
+from xlperf.catalog.spellings import Spellings
+from xlperf.catalog.table import Table
 from xlperf.interop.checkpoints import (
     AUTO,
     LONGEST_MODEL,

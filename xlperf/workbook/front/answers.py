@@ -401,7 +401,7 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
             f"IF(ISNUMBER({_RATE}{more}),{letter}{more}-${letter}${_WORTH},${letter}${_WORTH}-{letter}{less})"
             for letter in (_RATE, _COST)
         )
-        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"less pays","too dear")))'
+        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"less is better","too dear")))'
         line = (
             words, f"={size}", f'=IFERROR({gained}/BE{row},"")',
             f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/BE{row},0),"")',

@@ -1,0 +1,176 @@
+"""Names of rows as people write them: other spellings, variants of a model, sizes and makers in a name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from xlperf.base.units import factor
+from xlperf.catalog.table import Table, aliases
+
+_TRAINED = (
+    r"instruct|chat|base|it|pt|sft|rl|hf|mcore|megatron|torch|dist|slime|pretrain|pretraining|finetune|config|recipe"
+    r"|thinking|preview|\d{4}|\d{6}|\d{8}|\d{1,3}k|v0\.1|terminus|exp|main|latest|tokendrop|dropless"
+)
+_STORED = (
+    r"quantized|dynamic|block|static|tensor|pertensor|kv|bf16|fp16|fp8|fp4|nvfp4|nvfp4a16|mxfp4|mxfp8|int4|int8|awq"
+    r"|gptq|w4a16|w8a16|w8a8|w4a8|w4afp8|autoround|sym|ptpc|bnb|nf4|4bit|8bit|smoothquant"
+)
+_LEFT_OUT = {
+    "models": re.compile(rf"{_TRAINED}|{_STORED}|v?\d[\d.]*[bmgte]?|\d+x\d[\d.]*b|[ae]\d[\d.]*b"),
+    "accelerators": re.compile(r"sxm\d?|pcie|oam|nvl\d*|\d+gb|hbm\w*|\d+w|vr\d+|ironwood"),
+}
+"""Words that a name may leave out at its end: variants, sizes, boards. Others tell models and cards apart: GLM-4.5 is
+no GLM-4.5-Air, an RTX 4060 no RTX 4060 Ti."""
+_MAKERS = frozenset("nvidia geforce rtx amd instinct tesla huawei".split())
+_SIZE = {"models": re.compile(r"(\d[\d.]*)([bt])"), "accelerators": re.compile(r"(\d+)(gb)")}
+_AGREES = {"models": 0.03, "accelerators": 0.08}
+"""Share by which a size in a name may be off: 685B counts the prediction layers of a model of 671B; of a card of 192 GB
+the driver reports 179."""
+_VARIANT = {False: re.compile(_TRAINED), True: re.compile(f"{_TRAINED}|{_STORED}")}
+
+
+def without_variants(text: str, formats: bool) -> Iterator[str]:
+    """A name, without its owner, less one and more variant words at its end, the longest first; ``formats`` of weights
+    count.
+
+    >>> list(without_variants("Llama-3.1-8B-Instruct-FP8", True)), list(without_variants("Qwen3-8B-FP8", False))
+    (['Llama-3.1-8B-Instruct', 'Llama-3.1-8B'], [])
+    """
+    words, is_variant = re.split(r"[-_ ]+", text), _VARIANT[formats].fullmatch
+    while len(words) > 1:
+        last = words.pop().casefold()
+        parts = [part for part in re.split(r"[.,()]", last) if part]
+        if not is_variant(last) and not (parts and all(map(is_variant, parts))):
+            return
+        yield "-".join(words)
+
+
+_BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """Words of a name without regard to case, blanks and punctuation; a point stays, 3.1 is not 31.
+
+    >>> words_of("Llama-3.1-70B (Instruct)")
+    ('llama', '3.1', '70b', 'instruct')
+    """
+    return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
+
+
+_MOST_KNOWN = 10_000  # size of the cache of read names
+
+
+class Spellings:
+    """Names of one table, and aliases if it has any, by how they may be spelled."""
+
+    def __init__(self, table: Table) -> None:
+        names = [str(name) for name in table.text(table.schema.key.name).tolist()]
+        self._kind = table.kind
+        spelled = [(name, name) for name in dict.fromkeys(names)]
+        spelled += [(names[row], word) for row, word in aliases(table)]
+        reduced = _layer_reduced(table)
+        self._whole: dict[str, list[str]] = {}
+        self._begun: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        for name, written in spelled:
+            for words in {words_of(written), self._words(written) if written == name else words_of(written)}:
+                self._whole.setdefault("".join(words), []).append(name)
+                if words and name not in reduced and (table.kind != "models" or words[0] in words_of(name)):
+                    for number in range(1, len(words) + 1):
+                        self._begun.setdefault("".join(words[:number]), []).append((name, words[number:]))
+        self._shapes: dict[str, list[str]] = {}
+        self._stored: dict[str, list[str]] = {}
+        for name, word in ((name, "-".join(words_of(word))) for name, word in spelled if table.kind == "models"):
+            for shapes, formats in ((self._shapes, False), (self._stored, True)):
+                for cut in (word, *without_variants(word, formats)):
+                    shapes.setdefault("".join(words_of(cut)), []).append(name)
+        size = {"models": "stated_parameters", "accelerators": "memory_capacity"}.get(table.kind, "")
+        self._sizes = dict(zip(names, table.number(size).tolist(), strict=True)) if size in table else {}
+        self._known: dict[str, list[str]] = {}
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        """Words of a name; of an accelerator without its maker, and with its memory in one unit."""
+        words = words_of(text)
+        if self._kind != "accelerators":
+            return words
+        return tuple(re.sub(r"^(\d+)g(ib)?$", r"\1gb", word) for word in words if word not in _MAKERS)
+
+    def names(self, text: str) -> list[str]:
+        """Names that a text may mean, in the order of the rows: the same words joined otherwise (``llama3 70b``),
+        without the owner (``meta-llama/Llama-3.1-70B``) or words that leave a model's shape unchanged (Instruct, a
+        date; then formats of weights, which plans of precision auto read in the name), first words (``H200``) of a
+        name whose others leave it the same, or one with its size (``DeepSeek-R1 671B``, ``NVIDIA L4 24GB``).
+        A model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only, and so has an alias that
+        begins as another model does (``DeepSeek-R1-Distill-Llama-8B``).
+        """
+        if text not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[text] = self._names(text)
+        return self._known[text]
+
+    def _names(self, text: str) -> list[str]:
+        result = self._same(text) or self._first_words(self._words(text))
+        size = _SIZE.get(self._kind)
+        if result or size is None:
+            return result
+        words = self._words(text.rstrip("/").rpartition("/")[2])
+        for place, word in enumerate(words):
+            stated = size.fullmatch(word)
+            rest = (*words[:place], *words[place + 1 :])
+            if stated and (rest if self._kind == "accelerators" else any(map(str.isalpha, "".join(rest)))):
+                number = float(stated[1].rstrip(".")) * (1e3 if stated[2] == "t" else 1.0)
+                meant = self._same("-".join(rest)) or (self._first_words(rest) if self._kind == "accelerators" else [])
+                result += [name for name in meant if self._is_about(name, number)]
+        return _distinct(result)
+
+    def _is_about(self, name: str, size: float) -> bool:
+        """Whether the row of a name has a size, in 10^9 parameters or GiB."""
+        own = self._sizes.get(name, math.nan) / factor("G" if self._kind == "models" else "GiB")
+        return abs(own / size - 1.0) < _AGREES[self._kind] if size else False
+
+    def _same(self, text: str) -> list[str]:
+        """Names with the words of a text, but for the owner and for variants at its end."""
+        last = text.rstrip("/").rpartition("/")[2]
+        cuts = [(self._shapes, cut) for cut in without_variants(last, False)]
+        cuts += [(self._stored, cut) for cut in (last, *without_variants(last, True))]
+        for spelled, own in ((self._whole, text), (self._whole, last), *cuts):
+            same = _distinct(spelled.get("".join(words_of(own)) or " ") or spelled.get("".join(self._words(own)), []))
+            if len(same) > 1 and spelled is self._stored:  # one shape, whose formats the text says itself
+                same = [name for name in same if name.casefold().endswith("bf16")] or same
+            if same:
+                return same
+        return []
+
+    def _first_words(self, words: tuple[str, ...]) -> list[str]:
+        """Names that begin with some words: those that leave out nothing that tells rows apart, else all if several."""
+        begun = self._begun.get("".join(words), []) if any(map(str.isalpha, "".join(words))) else []
+        left_out = _LEFT_OUT.get(self._kind)
+        near = _distinct(name for name, rest in begun if left_out is None or all(map(left_out.fullmatch, rest)))
+        every = _distinct(name for name, _ in begun)
+        return near or (every if len(every) > 1 else [])
+
+    def begun_by(self, text: str) -> list[str]:
+        """Names that the longest part of a text without its last words may mean."""
+        words = re.split(r"[-_ :]+", text.rstrip("/").rpartition("/")[2])
+        shorter = ("-".join(words[:end]) for end in range(len(words) - 1, 0, -1))
+        return next((found for part in shorter if re.search(r"\d", part) and (found := self.names(part))), [])
+
+
+def _layer_reduced(table: Table) -> frozenset[str]:
+    """Names of models that state their number of layers, as proxies of larger models do: ``Llama3.1-405B-l4``."""
+    if table.kind != "models":
+        return frozenset()
+    result = set()
+    for name, layers in zip(table.text("model").tolist(), table.number("num_layers").tolist(), strict=True):
+        stated = {text.format(f"{layers:.0f}") for text in ("l{}", "{}l", "{}layer", "{}layers", "layers{}")}
+        words = words_of(name)
+        if stated & {*words, *("".join(pair) for pair in pairwise(words))}:
+            result.add(name)
+    return frozenset(result)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name))
