@@ -73,13 +73,13 @@ class Spellings:
         spelled += [(names[row], word) for row, word in aliases(table)]
         reduced = _layer_reduced(table)
         self._whole: dict[str, list[str]] = {}
-        self._begun: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        self._begun: dict[str, list[tuple[str, tuple[str, ...], bool]]] = {}
         for name, written in spelled:
             for words in {words_of(written), self._words(written) if written == name else words_of(written)}:
                 self._whole.setdefault("".join(words), []).append(name)
-                if words and name not in reduced and (table.kind != "models" or words[0] in words_of(name)):
-                    for number in range(1, len(words) + 1):
-                        self._begun.setdefault("".join(words[:number]), []).append((name, words[number:]))
+                own = table.kind != "models" or set(words[:1]) <= set(words_of(name))
+                for number in range(1, len(words) + 1) if name not in reduced else ():
+                    self._begun.setdefault("".join(words[:number]), []).append((name, words[number:], own))
         self._shapes: dict[str, list[str]] = {}
         self._stored: dict[str, list[str]] = {}
         for name, word in ((name, "-".join(words_of(word))) for name, word in spelled if table.kind == "models"):
@@ -148,9 +148,9 @@ class Spellings:
         """Names that begin with some words: those that leave out nothing that tells rows apart, else all if several."""
         begun = self._begun.get("".join(words), []) if any(map(str.isalpha, "".join(words))) else []
         left_out = _LEFT_OUT.get(self._kind)
-        near = _distinct(name for name, rest in begun if left_out is None or all(map(left_out.fullmatch, rest)))
-        every = _distinct(name for name, _ in begun)
-        return near or (every if len(every) > 1 else [])
+        near = [one for one in begun if left_out is None or all(map(left_out.fullmatch, one[1]))]
+        result = _distinct(name for name, *_ in near or begun)
+        return result if len(result) > 1 or any(own for *_, own in near) else []
 
     def begun_by(self, text: str) -> list[str]:
         """Names that the longest part of a text without its last words may mean."""

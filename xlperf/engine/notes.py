@@ -84,8 +84,9 @@ _IN_WORDS = {
     "gemm": "matrix products", "vector": "element-wise kernels", "experts": "products of experts",
     "attention_latent": "latent attention", "attention_decode": "attention in decoding",
     "attention_backward": "backward pass of attention", "all_reduce": "all-reduce", "all_gather": "all-gather",
-    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "serving_software": "times of the serving engine",
-    "serving_host": "times of its host", "serving_experts": "experts in serving", "training_software": "times of the stack",
+    "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all", "serving_software": "times of the engine",
+    "serving_host": "times of its host", "serving_experts": "experts in serving",
+    "training_software": "times of the stack",
 }  # fmt: skip
 """What the constants of a family are of."""
 
