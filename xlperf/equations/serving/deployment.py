@@ -272,6 +272,20 @@ def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model
     return replace(model, **padded)
 
 
+_STATE_SIZES = np.array([4.0, 2.0, 2.0])
+
+
+def with_stated_states(model: Model, plan: InferencePlan) -> Model:
+    """Models whose states of linear attention have the precision that a plan states, in the order of its choices:
+    fp32, fp16, bf16 (SGLang, server_args.py: mamba_ssm_dtype overrides the configuration of the model).
+    """
+    if not plan.has("state_precision"):
+        return model
+    stated = ~np.isnan(plan.state_precision) & (model.linear_state_size > 0.0)
+    sizes = _STATE_SIZES[np.where(stated, plan.state_precision, 0.0).astype(np.int64)]
+    return replace(model, linear_state_size=np.where(stated, sizes, model.linear_state_size))
+
+
 class Batching(NamedTuple):
     """How the batch of a replica is split, (rows,)."""
 
