@@ -13,17 +13,15 @@ from matplotlib import image
 from openpyxl import Workbook
 
 from xlperf.studies.outcome import Chart, StudySheet, own_column
+from xlperf.workbook.axes import LOG_NUMBER, axis_number, log_axis
 from xlperf.workbook.charts import (
-    LOG_NUMBER,
     SERIES,
     Cells,
     Part,
     Points,
-    axis_number,
     bars_in_a_limit,
     curve_chart,
     horizontal_bars,
-    log_axis,
     tornado,
     waterfall,
 )

@@ -17,16 +17,14 @@ from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
 from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, runs, setting_text, study_workbook
 from xlperf.workbook import style
+from xlperf.workbook.axes import axis_number, draw_axis, log_axis
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
     Points,
-    axis_number,
     colour,
-    draw_axis,
     horizontal_bars,
     legend_height,
-    log_axis,
     over_labels,
     place_plot,
     scatter_chart,
