@@ -2,7 +2,8 @@
 
 A line of ``software_defaults.csv`` of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan;
 a line of kind ``memory`` gives constants of the family serving_memory; a line of kind ``launch`` gives the effect of a
-command without a flag where a blank column means something else.
+command without a flag where a blank column means something else. ``device_defaults.csv`` has the lines that go by the
+memory of the accelerator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from xlperf.base import resources
 from xlperf.base.resources import stack_rows
 
-FILE = "software_defaults.csv"
+FILE, DEVICE_FILE = "software_defaults.csv", "device_defaults.csv"
 STATED = "*"
 """Value of a condition on a column that is not blank."""
 _RELEASE = re.compile(
@@ -32,7 +33,7 @@ class Default(NamedTuple):
     """Settings of a software where all conditions hold.
 
     ``conditions``: words of a column of the plan, of ``layers`` (dense or mixture) or of the accelerator's
-    ``generation``; no words for a blank column, :data:`STATED` for any value.
+    ``generation``, or ``device_gib``, its memory ``from..below``; no words for a blank column, :data:`STATED` for any value.
     """
 
     conditions: Mapping[str, tuple[str, ...]]
@@ -61,7 +62,7 @@ def pairs(words: str) -> dict[str, str]:
 @cache
 def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default], ...]:
     lines = []
-    for row in resources.rows(f"interop/{FILE}"):
+    for row in (*resources.rows(f"interop/{DEVICE_FILE}"), *resources.rows(f"interop/{FILE}")):
         if row["kind"] == kind:
             conditions = {name: tuple(value.split()) for name, value in pairs(row["condition"]).items()}
             since, until = (release_of(row[name]) if row[name] else () for name in ("since", "until"))
