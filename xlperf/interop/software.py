@@ -123,7 +123,7 @@ def software_defaults(kind: str, software: str, release: str = "") -> tuple[Defa
     the one in the software's name, else the newest that is no candidate. ValueError for a release that cannot be
     compared.
 
-    >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][1:3]
+    >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][4:6]
     [{'graph_tokens': '0'}, {'state_slots': '3'}]
     >>> [default.settings["tensor_overlap"] for default in software_defaults("training", "Megatron")]
     ['gradients']
@@ -147,7 +147,7 @@ def releases_with_changes(kind: str, software: str) -> tuple[str, ...]:
     """Releases from which defaults of a software no longer hold; none if its name is of a release.
 
     >>> releases_with_changes("memory", "vllm"), releases_with_changes("memory", "vllm-0.6")
-    (('0.17', '0.8', '0.20.2', '0.26'), ())
+    (('0.17', '0.8', '0.26'), ())
     """
     name = software.strip().casefold()
     matching = (

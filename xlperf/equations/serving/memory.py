@@ -128,16 +128,6 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
     return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
 
 
-def kept_whole(model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array]) -> Array:
-    """Whether layers with a window keep all tokens, (rows,): an engine may give each token the same pages in all layers
-    where the keys and values of layers differ in size. [-]
-    """
-    if not architecture.shapes:
-        return engine["whole_history"]
-    far, near = (cache_elements(each, plan.attention_parallel, False) for each in (model, model.local))
-    return np.asarray(np.maximum(engine["whole_history"], np.where(near == far, 0.0, engine["whole_unlike"])))
-
-
 def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_size: Array, context: Array) -> Array:
     """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
     window = np.where(np.isfinite(model.window), model.window, 0.0)
@@ -195,7 +185,7 @@ def cache_sizes(
     model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array], held: Array
 ) -> CacheSizes:
     """Cache of one sequence with a share ``held`` of its output, of the shared prefix, and of tokens in flight."""
-    whole = kept_whole(model, plan, architecture, engine)
+    whole = engine["whole_history"]
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     element = _element_size(model, plan, architecture, engine["scaled_latents"])
@@ -251,11 +241,11 @@ def _cache_budget(shown: Numeric, free: Numeric, weights: Numeric, share: Numeri
 
 
 def _sampling_peak(
-    activations: Array, hidden: Array, requests: Numeric, vocab_size: Array, logit_size: Numeric, runtime: Numeric
+    activations: Array, hidden: Array, requests: Numeric, vocab_size: Array, logit_size: Numeric
 ) -> Array:
-    """Bytes of the longest prefill, or of its hidden states with the logits of sampled requests, and the runtime."""
+    """Bytes of the longest prefill, or of its hidden states with the logits of sampled requests."""
     sampled = array(hidden) + array(requests) * array(vocab_size) * array(logit_size)
-    return np.asarray(np.maximum(array(activations), sampled) + array(runtime))
+    return np.asarray(np.maximum(array(activations), sampled))
 
 
 def usable_memory(
@@ -476,7 +466,10 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
     runtime = (engine["runtime_per_rank"] + multicast) * ranks
     runtime = runtime + np.where(plan.graphs > 0.0, engine["graph_memory"], 0.0)
-    return _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
+    decoder = _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"])
+    if "encoder_peak" in engine:  # the largest images are encoded first, and their tokens kept
+        decoder = np.maximum(decoder + engine["encoder_kept"], engine["encoder_peak"])
+    return np.asarray(decoder + runtime)
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
@@ -510,7 +503,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
     outside = outside + engine["reserve_per_rank"] * plan.replica_ranks
     shown = capacity - engine["driver_memory"]
-    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
+    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0) * engine.get("encoder_share", 1.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
     beside = engine["runtime_per_rank"] * plan.replica_ranks
     # What an engine measures at its start is taken off once for all batches; others count what collectives leave.
