@@ -17,12 +17,7 @@ from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.phases import ENCODE_PARTS
-from xlperf.equations.serving.vision import (
-    embedding_handover_time,
-    encoder_start,
-    encoder_work,
-    share_beside_encoder,
-)
+from xlperf.equations.serving.vision import embedding_handover_time, encoder_start, encoder_work, share_beside_encoder
 from xlperf.interop.software import stack_of_software
 
 RESULTS = (

@@ -33,7 +33,8 @@ class Default(NamedTuple):
     """Settings of a software where all conditions hold.
 
     ``conditions``: words of a column of the plan, of ``layers`` (dense or mixture) or of the accelerator's
-    ``generation``, or ``device_gib``, its memory ``from..below``; no words for a blank column, :data:`STATED` for any value.
+    ``generation``, or ``device_gib``, its memory ``from..below``; no words for a blank column, :data:`STATED` for any
+    value.
     """
 
     conditions: Mapping[str, tuple[str, ...]]

@@ -214,8 +214,8 @@ def test_sglang_keeps_less_on_small_accelerators(
 
 
 def test_the_largest_images_are_encoded_before_the_cache_is_sized(catalog: Catalog) -> None:
-    """Qwen2.5-VL-7B on an L4 with vLLM 0.9.0: one image of 16,384 tokens, 1.81 GiB are left [start-up log]; that release
-    rotates in FP32 and holds 0.3 GiB more. A chunk of two images takes twice the memory.
+    """Qwen2.5-VL-7B on an L4 with vLLM 0.9.0: one image of 16,384 tokens, 1.81 GiB are left [start-up log]. Two
+    images fit into a chunk of twice the tokens.
     """
     plan = {"model": "Qwen2.5-VL-7B", "precision": "bf16", "prompt_length": 2047}
     log = started(catalog, accelerator="L4", prefill_tokens=2048, software_release="0.9.0", **plan)
