@@ -152,7 +152,8 @@ def _loads_encoder(plans: Table, catalog: Catalog, models: np.ndarray) -> np.nda
 def _of_stacks(plans: Table, stacks: Collection[str]) -> np.ndarray:
     """Plans of some engines, (rows,)."""
     software = software_words(plans)
-    return np.array([stack_of_software(str(word)) in stacks for word in software.words], dtype=bool)[software.codes]
+    of_word = np.array([stack_of_software(str(word)) in stacks for word in software.words], dtype=bool)
+    return np.asarray(of_word[software.codes])
 
 
 def encoder_results(software: Mapping[str, Array], request_rate: Array) -> dict[str, Array]:

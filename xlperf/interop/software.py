@@ -148,7 +148,7 @@ def releases_with_changes(kind: str, software: str) -> tuple[str, ...]:
     """Releases from which defaults of a software no longer hold; none if its name is of a release.
 
     >>> releases_with_changes("memory", "vllm"), releases_with_changes("memory", "vllm-0.6")
-    (('0.17', '0.8', '0.26'), ())
+    (('0.17', '0.8', '0.25', '0.26'), ())
     """
     name = software.strip().casefold()
     matching = (
