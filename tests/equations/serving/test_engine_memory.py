@@ -99,11 +99,12 @@ def test_pages_of_releases_before_have_as_many_layers_of_each_kind(catalog: Cata
 
 
 def test_what_deepseek_v4_holds_beside_its_cache(catalog: Catalog) -> None:
-    """DeepSeek-V4-Flash with two drafted tokens on two RTX PRO 6000, vLLM 0.25 [start-up log]: 10.29 GiB for 1.90 requests
-    of 1,048,576 tokens, where four residual streams, 64 heads of the kernel and gathered entries were not counted 14.2.
+    """DeepSeek-V4-Flash with two drafted tokens on two RTX PRO 6000, vLLM 0.25 [start-up log]: 10.29 GiB for 1.90
+    requests of 1,048,576 tokens; 14.2 without four residual streams, 64 heads of the kernel and gathered entries.
     """
     plan = {"model": "DeepSeek-V4-Flash", "accelerator": "RTX-PRO-6000-BSE", "precision": "auto", "kv_precision": "fp8",
-            "max_running_batch": 64, "draft_tokens": 2, "memory_fraction": 0.95, "software_release": "0.25.0"}  # fmt: skip
+            "max_running_batch": 64, "draft_tokens": 2, "memory_fraction": 0.95,
+            "software_release": "0.25.0"}  # fmt: skip
     log = started(catalog, 2, **plan, prompt_length=1_048_575, prefill_tokens=4096)
     request = log.number("memory_kv_cache")[0]
     assert request == pytest.approx(10.29 / 1.9 * GIB, rel=0.005)
