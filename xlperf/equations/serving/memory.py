@@ -424,7 +424,7 @@ def _held_output(reserved_output: Numeric, together: Numeric, output_variation: 
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
-def _compresses(model: Model) -> Array:
+def _compresses(model: Model) -> np.ndarray:
     """Whether some layers cache compressed entries, (rows,)."""
     return np.asarray((model.selected_ratio > 1.0) | (model.num_compressed_layers > 0.0))
 
