@@ -258,6 +258,8 @@ def host_note(legal: np.ndarray, used: Array, capacity: Array) -> Remark:
 
 _RANKS = (64.0, 32.0, 16.0, 8.0, 4.0, 2.0)
 _HALF = 0.5
+_MOST_TAKEN = 0.95
+"""Largest memory fraction that users of vLLM and SGLang give. [-]"""
 
 
 def _named(parts: Array, cases: list[tuple[int, np.ndarray, str]], lacking: np.ndarray) -> Iterator[Remark]:
@@ -282,10 +284,13 @@ def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking:
     for times in _RANKS:
         ranks = np.where(weights / times + beside <= room, times, ranks)
     known = ~np.isnan(ranks)
-    sizes = gibibytes(weights), ranks
+    sizes, aside = (gibibytes(weights), ranks), results["memory_capacity"] - room
+    wary = heavy & (weights + beside <= _MOST_TAKEN * results["memory_capacity"])  # the engine, not the memory, lacks
+    heavy = heavy & ~wary
     words = "weights take {} GiB: {} times as many ranks (tensor or pipeline parallel), or a narrower precision"
     alone = "weights take {} GiB, and no number of ranks makes room for the rest: see the batch and the prompt as well"
-    parts = np.stack([cache, results["memory_activations"], results["memory_capacity"] - room])
+    kept = "weights take {} GiB and the engine sets {} GiB aside: a larger memory fraction, or more ranks"
+    parts = np.stack([cache, results["memory_activations"], aside])
     everywhere = np.ones_like(lacking)
     cases = [
         (0, plan.kv_size > 1.0, "the cache takes {} GiB: kv precision fp8, a smaller batch, shorter prompts"),
@@ -294,9 +299,10 @@ def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking:
         (2, everywhere, "the engine sets {} GiB aside: a larger memory fraction, a smaller max running batch"),
     ]
     return [
+        Remark(wary, kept, (sizes[0], gibibytes(aside))),
         Remark(heavy & known, words, sizes),
         Remark(heavy & ~known, alone, sizes[:1]),
-        *_named(parts, cases, lacking & ~heavy),
+        *_named(parts, cases, lacking & ~heavy & ~wary),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart import BarChart, LineChart, ScatterChart
 from openpyxl.chart.data_source import AxDataSource, NumData, NumDataSource, NumRef, NumVal, StrData, StrRef, StrVal
-from openpyxl.chart.label import DataLabelList
+from openpyxl.chart.label import DataLabel, DataLabelList
 from openpyxl.chart.layout import Layout, ManualLayout
 from openpyxl.chart.marker import DataPoint, Marker
 from openpyxl.chart.series import Series, SeriesLabel, XYSeries
@@ -302,9 +302,14 @@ def legend_height(chart: Any) -> float:
     if len(every) == 1:
         chart.legend = None
         return 0.0
-    names = [series.tx.v or series.tx.strRef.strCache.pt[0].v for series in every if series.tx is not None]
+    names = [series_name(series) for series in every if series.tx is not None]
     lines = math.ceil(sum(0.165 * len(name) + 1.1 for name in names) / (0.92 * chart.width)) if names else 0
     return 0.35 + 0.45 * max(lines, 1)
+
+
+def series_name(series: Any) -> str:
+    """The name of a series, as it is or as its cell has it."""
+    return str(series.tx.v or series.tx.strRef.strCache.pt[0].v)
 
 
 def label_series(header: Cells, labels: Cells, values: Cells) -> Any:
@@ -393,17 +398,47 @@ Size = tuple[float, float]
 def horizontal_bars(
     words: str, labels: Cells, parts: Sequence[Part], axis_title: str, number: str, size: Size, *,
     percent: bool = False, stacked: bool = True, show_labels: bool = True, least: float | None = 0.0,
-    most: float | None = None,
+    most: float | None = None, is_linear: bool = True,
 ) -> Any:  # fmt: skip
-    """Horizontal bars, one per label, the first on top; ``least``, ``most``: ends of their axis."""
+    """Horizontal bars, one per label, the first on top; ``least``, ``most``: ends of their axis.
+
+    Bars beside each other have their names at their ends where those fit: LibreOffice turns the order of their legend.
+    """
     grouping = ("percentStacked" if percent else "stacked") if stacked else "clustered"
     chart = bar_chart(words, "bar", size, grouping, 100 if stacked else -5)
     chart.series += [part.bars(labels) for part in parts]
     draw_horizontal_axes(chart, axis_title, number)
     chart.x_axis.delete = not show_labels
     chart.y_axis.scaling.min, chart.y_axis.scaling.max = least, most
-    _place_bars(chart, _beside(labels, size) if show_labels else 0.6)
+    left = _beside(labels, size) if show_labels else 0.6
+    if is_linear and not stacked and len(parts) > 1 and _name_at_ends(chart, parts, size[0] - left - 0.6, most):
+        chart.legend = None
+        place_plot(chart, left, 1.2, 0.6, 1.7)
+    else:
+        _place_bars(chart, left)
     return chart
+
+
+def _name_at_ends(chart: Any, parts: Sequence[Part], wide: float, most: float | None) -> bool:
+    """Write the names of bars at the ends of the first ones beside which there is room; whether there are such."""
+    known = [[v if isinstance(v, int | float) else 0.0 for v in part.values.values] for part in parts]
+    groups = list(zip(*known, strict=True))
+    end = most or axis_end(1.05 * max(map(max, groups), default=0.0))  # programs leave a twentieth of an axis free
+    needed = 0.16 * max(len(series_name(series)) for series in chart.series) + 0.4
+    each = (chart.height - 2.9) / (len(groups) * (len(parts) + 0.45))
+    fits = (at for at, own in enumerate(groups) if min(own) > 0.0 and (1.0 - max(own) / end) * wide > needed)
+    at = next(fits, None)
+    if at is None or each < _NAME_HIGH or min(map(min, groups)) < 0.0:
+        return False
+    shown = {"showSerName": True, "showVal": False, "showCatName": False, "showLegendKey": False, "showPercent": False}
+    for series in chart.series:
+        name = DataLabel(idx=at, dLblPos="outEnd", txPr=text(8), **shown)
+        series.dLbls = DataLabelList(dLbl=[name], **{**shown, "showSerName": False})
+    return True
+
+
+_NAME_HIGH = 0.28
+"""Height of a bar that its name at its end needs. [cm]"""
 
 
 def _place_bars(chart: Any, left: float) -> None:

@@ -14,8 +14,7 @@ from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import cache_elements, cache_ratio
 from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
-from xlperf.equations.serving.adapters import rank_adapter_size, resident_adapters
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Deployment, rank_adapter_size, resident_adapters
 from xlperf.equations.serving.weights import computed_share, host_weights_size, rank_weights_size
 
 _BUFFERED_LAYERS = 2.0
