@@ -15,7 +15,6 @@ from xlperf.equations.plan.records import CrossEntropy, Mode, Recompute, Remark,
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.memory import kept_whole
 from xlperf.equations.serving.phases import BOUNDS
 
 _UNSURE_MEMORY = 0.02
@@ -337,8 +336,7 @@ def training_remedies(plan: TrainingPlan, results: Mapping[str, Array], lacking:
 def window_notes(deployment: Deployment, illegal: np.ndarray) -> list[Remark]:
     """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
     model, plan = deployment.model, deployment.plan
-    engine = {name: deployment.software[name][:, 0] for name in ("whole_history", "whole_unlike")}
-    full = kept_whole(model, plan, deployment.architecture, engine) > 0.0
+    full = deployment.software["whole_history"][:, 0] > 0.0
     longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
     if not longer.any():
         return []
