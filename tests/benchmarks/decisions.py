@@ -21,11 +21,11 @@ from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, Variation, read_varia
 
 TRAIN = "name,model,accelerator,num accelerators,global batch size,sequence length\n"
 SPACES = {
-    "GPT3-175B on 64 A100 (127,512 plans)": (
+    "GPT3-175B on 64 A100": (
         "g,GPT3-175B,A100-SXM4-80GB,64,64,2048\n",
         ("tensor overlap=none,gradients,all", "pipeline overlap=no,yes", "zero stage=0,1"),
     ),
-    "DeepSeek-V3 on 2,048 H100 (6,407,570 plans)": ("v3,DeepSeek-V3,H100-SXM-80GB,2048,15360,4096\n", ()),
+    "DeepSeek-V3 on 2,048 H100": ("v3,DeepSeek-V3,H100-SXM-80GB,2048,15360,4096\n", ()),
 }
 SERVE = (
     "name,model,accelerator,num accelerators,prompt length,output length,precision,mode,ttft target,tpot target,"

@@ -154,7 +154,8 @@ def test_fit_sets_count_their_rows(catalog: Catalog, measured: Measured) -> None
 
 def test_few_constants(catalog: Catalog) -> None:
     """Of a software on accelerators of NVIDIA, and on each line of other machines; no copies, no assumptions."""
-    table, lines = catalog.tables["calibration"], set(machine_lines(catalog).values())
+    table = catalog.tables["calibration"]
+    lines = set(machine_lines(catalog).values()) - {"ascend"}  # no published run was fitted
     by_kernel, by_software = defaultdict(set), defaultdict(set)
     copied = {
         (table.text("family")[row], table.text("generation")[row], table.text("constant")[row], table["value"][row])

@@ -57,7 +57,7 @@ def test_the_last_digit_of_a_measurement_decides_no_constant() -> None:
 
 def test_lines_are_those_of_other_makers() -> None:
     lines = machine_lines(catalog())
-    assert set(lines.values()) == LINES
+    assert set(lines.values()) == LINES | {"ascend"}  # no published run was fitted
     assert lines["cdna3"] == "cdna" and lines["tpu6"] == "tpu"
     assert not set(lines) & {"hopper", "blackwell", "ampere", "ada", "volta"}
 

@@ -42,6 +42,18 @@ def test_vllm_until_half_a_year_2024_waits_for_its_server(catalog: Catalog) -> N
     assert late["tokens_per_second"] > 2.0 * early["tokens_per_second"]
 
 
+def test_few_rows_fill_short_tiles_of_newer_libraries(catalog: Catalog) -> None:
+    """One request in 16 bits on an H20, which has much bandwidth for its arithmetic: Qwen3-8B by SGLang 0.4.6 takes
+    12.2 ms a token [QwenLM/Qwen3 speed benchmark], 27B of the newest 17.1 [sglang pull request 34859, as ported].
+    """
+    plan = {"accelerator": "H20-96GB", "software": "sglang", "prompt_length": 1000, "output_length": 200,
+            "num_accelerators": 1, "tensor_parallel": 1, "precision": "bf16", "concurrency": 1}  # fmt: skip
+    (early,) = of_releases(catalog, {**plan, "model": "Qwen3-8B"}, "0.4.6.post1")
+    assert early["tpot"] == pytest.approx(12.2e-3, rel=0.1)
+    (late,) = of_releases(catalog, {**plan, "model": "Qwen3.5-27B"}, "")
+    assert late["tpot"] == pytest.approx(17.1e-3, rel=0.15)
+
+
 def test_a_measured_release_by_name_and_by_number_is_the_same(catalog: Catalog) -> None:
     plan = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "prompt_length": 500, "output_length": 100,
             "concurrency": 16}  # fmt: skip

@@ -148,7 +148,7 @@ def test_a_pool_of_idle_encoders_adds_the_encode_time_alone() -> None:
         plan | {"encoder split": "pool"}, plan, plan | {"num accelerators": 1, "tensor parallel": 1}
     )
     tokens = pool["image_tokens_per_request"]
-    (text,) = results({"num accelerators": 4, "tensor parallel": 2, "prompt length": 200 + tokens})
+    (text,) = results({"num accelerators": 4, "tensor parallel": 2, "prompt length": 200 + tokens, "images": 0})
     for name in ("tpot", "prefill_time", "memory", "max_batch_size"):
         assert pool[name] == text[name], name
     assert pool["encode_time"] == one["encode_time"] > ranks["encode_time"]

@@ -299,7 +299,7 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
 def test_owning_is_a_newsvendor_and_certainty_costs_nothing(catalog: Catalog) -> None:
     answer = answer_of(form_of(SMALL | {"users": 40_000.0}), catalog)
     own, rent, table = answer["owned_hour_cost"], answer["rented_hour_cost"], answer[TABLES]["owning"]
-    numbers, regret = table.number("accelerators"), table.number("monthly_regret")
+    numbers, regret = table.number("owned"), table.number("monthly_regret")
     assert (np.diff(numbers) > 0.0).all() and (np.diff(table.number("enough_share")) > 0.0).all()
     assert numbers[np.argmin(regret)] == answer["accelerators_to_own"] and regret.min() == answer["monthly_regret"]
     best = table.number("enough_share")[np.argmin(regret)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import load_catalog
-from xlperf.equations.hardware.temperature import heat_resistance, junction_temperature, power_at_temperature
+from xlperf.equations.hardware.power import heat_resistance, junction_temperature, power_at_temperature
 from xlperf.explore.chips import chip_answers
 from xlperf.explore.forms import form_of
 

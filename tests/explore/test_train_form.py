@@ -209,7 +209,7 @@ def test_owning_for_a_run_is_a_newsvendor_in_whole_replicas_and_servers(catalog:
     best = min(regret, key=lambda owned: regret[owned])
     assert answer["accelerators_to_own"] == best and answer["run_regret"] == pytest.approx(regret[best])
     table = answer[TABLES]["owning"]
-    shown = (table.number(name) for name in ("accelerators", "run_regret", "enough_share"))
+    shown = (table.number(name) for name in ("owned", "run_regret", "enough_share"))
     for owned, lost, enough in zip(*shown, strict=True):
         assert lost == pytest.approx(regret[owned])
         assert enough == pytest.approx(np.mean([need <= owned for need in needs]))

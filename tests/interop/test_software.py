@@ -10,16 +10,17 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import aliases
 from xlperf.interop.launch_stacks import kind_of_stack
-from xlperf.interop.software import FILE, STATED, pairs, release_of, software_defaults
+from xlperf.interop.software import DEVICE_FILE, FILE, STATED, pairs, release_of, software_defaults
 from xlperf.measurements.published import Published
 
 MOST_LINES = 60
-BESIDE_COLUMNS = ("layers", "generation")
-LINES = resources.rows(f"interop/{FILE}")
+BESIDE_COLUMNS = ("layers", "generation", "device_gib")
+DEVICES = resources.rows(f"interop/{DEVICE_FILE}")
+LINES = [*resources.rows(f"interop/{FILE}"), *DEVICES]
 
 
 def test_the_table_is_short_and_each_line_has_a_reference() -> None:
-    assert 20 < len(LINES) <= MOST_LINES
+    assert 20 < len(LINES) - len(DEVICES) <= MOST_LINES and len(DEVICES) <= MOST_LINES // 2
     assert all(line["reference"] and line["settings"] and line["software"] for line in LINES)
     assert {line["kind"] for line in LINES} == {"training", "inference", "memory", "launch"}
 

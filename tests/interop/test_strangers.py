@@ -35,6 +35,14 @@ def recipe(profile_start_step: int = 0) -> run.Partial:
   use_mcore_fsdp = False
   pretrain = set_primary_perf_configs(pretrain, "pre_train", num_nodes=num_nodes, ep_size=ep_size)
 """
+CASE = """MODEL_ARGS:
+  --num-layers: 24
+  --hidden-size: 1024
+  --num-attention-heads: 16
+  --seq-length: 512
+  --micro-batch-size: 4
+  --tensor-model-parallel-size: 2
+"""
 FACTORY = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: lora\nbf16: true\n"
 BRIDGE = """from megatron.bridge.perf_recipes.gpt_oss.common import gpt_oss_120b_pretrain_config
 
@@ -130,6 +138,9 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
          "BERT or T5 of Megatron-LM"),
         ("python pretrain_ict.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --micro-batch-size 32",
          "BERT or T5 of Megatron-LM"),
+        # Megatron-LM tests/functional_tests/test_cases: bert_mcore.yaml by its data, bert_release
+        (CASE + "  --data-path: ${DATA_PATH}/the_pile/my-bert_00_text_sentence\n", "BERT or T5 of Megatron-LM"),
+        (CASE + "  --bert-no-binary-head: true\n", "BERT or T5 of Megatron-LM"),
         ("megatron export --model Qwen/Qwen3-30B-A3B --to_hf true --tensor_model_parallel_size 2", "a program of Meg"),
         ("torchrun train_fsdp2.py qwen3.yaml --training.per_device_train_batch_size 2", "MindSpeed-LLM with FSDP2"),
         ("training_config:\n  actor_rollout_ref:\n    rollout:\n      log_prob_micro_batch_size: 16\n", "verl"),
@@ -141,6 +152,10 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
 def test_files_of_strangers_are_refused_by_name(catalog: Catalog, text: str, title: str) -> None:
     with pytest.raises(InputError, match=f"conf: looks like {title}.*: not read; read are NeMo Automodel, nanotron"):
         columns(catalog, text, "conf", {**GIVEN, "model": "Llama-3-8B"})
+
+
+def test_a_case_of_gpt_is_no_encoder(catalog: Catalog) -> None:
+    agrees(catalog, CASE + "  --data-path: my-gpt3_00_text_document\n", "file", "model=GPT3-Medium; micro_batch_size=4")
 
 
 GPT = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 \\
@@ -217,6 +232,16 @@ python3 train.py ${MODEL_ARGS[@]} ${EVAL_ARGS[@]} --hf-checkpoint $BASE/Qwen3-4B
          "sequence_length=4096; micro_batch_size=4; num_accelerators=8"),
         # Primus glm5-FP8-pretrain.yaml: a depth of zero switches the prediction of more tokens off
         (GPT + "--mtp-num-layers 0", "train_mtp=0"),
+        (CASE + "  --mtp-num-layers: null\n", "train_mtp=0"),
+        # MindSpeed-LLM: layers of every stage, of which the first and the last may differ
+        (GPT + "--pipeline-model-parallel-size 4 --num-layer-list 7,9,9,7",
+         "first_stage_layers=7; last_stage_layers=7"),
+        (GPT + "--pipeline-model-parallel-size 2 --num-layer-list 20 12",
+         "first_stage_layers=20; last_stage_layers=12"),
+        (GPT + "--pipeline-model-parallel-size 4 --num-layer-list 8,8,8,8", "first_stage_layers=; last_stage_layers="),
+        # LLaMA-Factory: a batch beside tokens of an earlier run
+        (FACTORY + "do_train: true\ntokenized_path: saves/sft\nper_device_train_batch_size: 2\n",
+         "micro_batch_size=2"),
     ],
 )  # fmt: skip
 def test_settings_of_strangers(catalog: Catalog, text: str, wanted: str) -> None:
@@ -257,8 +282,12 @@ def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology
         # gpu-recipes llama3_70b nemo2507 launcher.sh: nodes alone; tpu-recipes gpt3-175b-v6e-256.sh: a name alone
         ("python ${LAUNCH} --factory 'recipe()' trainer.num_nodes=$NNODES trainer.devices=8", "no setting of a train"),
         ("python3 benchmarks/benchmark_runner.py --model_name=gpt_3_175b --num_slices=1", "has no flag of|no setting"),
-        # MindSpeed-LLM pretrain_gemma2_27b_ptd.sh, LLaMA-Factory qwen2_full_asft.yaml
-        (GPT + "--pipeline-model-parallel-size 2 --num-layer-list 20,12", "not read: --num-layer-list 20,12"),
+        # MaxText end_to_end scripts that decode alone
+        ("python3 -m MaxText.decode base.yml model_name=llama2-7b ici_tensor_parallelism=4",
+         "states no setting of a training run: MaxText.decode does not train"),
+        # MindSpeed-LLM pretrain_gemma2_27b_ptd.sh, with stages between the ends that differ, or of other stages
+        (GPT + "--pipeline-model-parallel-size 4 --num-layer-list 7,8,9,8", "not read: num_layer_list: 7,8,9,8"),
+        (GPT + "--pipeline-model-parallel-size 8 --num-layer-list 7,8,8,9", "not read: num_layer_list: 7,8,8,9"),
         (GPT + "--swap-attention --recompute-activation-function", "--swap-attention .*--recompute-act"),
         # Megatron-DeepSpeed run_bf16.sh: its arguments are Megatron-LM's, though it writes a configuration of DeepSpeed
         ('cat <<EOT > ds.json\n{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}}\nEOT\n'
@@ -266,9 +295,14 @@ def test_a_slice_by_the_labels_of_its_nodes(catalog: Catalog, tpu: str, topology
         # LLaMA-Factory llama3_oft_sft.yaml, llama3_lora_predict.yaml, qwen3moe_lora_sft_kt.yaml, qoft
         (FACTORY.replace("lora", "oft"), "not read: finetuning_type: oft"),
         (FACTORY + "do_predict: true\n", "it predicts and does not train"),
+        # LLaMA-Factory llama3_preprocess.yaml
+        (FACTORY + "do_train: true\ntokenized_path: saves/sft\n", "it prepares data and does not train"),
+        (FACTORY + "do_train: false\n", "do_train: false: it does not train"),
         (FACTORY + "use_kt: true\nmixture_of_depths: convert\n", "use_kt: true .*mixture_of_depths: convert"),
         (FACTORY.replace("8B", "8B-Instruct-AWQ-INT4"), "LoRA of quantized weights"),
         # axolotl gptq-lora.yml, loftq.yml, diffusion/sft-1b.yaml
+        ("base_model: Qwen/Qwen3-30B-A3B\nadapter: lora\nmicro_batch_size: 1\nlora_target_parameters:\n"
+         "  - mlp.experts.down_proj\n", "lora_target_parameters: mlp.experts.down_proj"),
         ("base_model: meta-llama/Llama-3.1-8B\nadapter: lora\nmicro_batch_size: 1\ngptq: true\npeft:\n"
          "  loftq_config:\n    loftq_bits: 4\ndiffusion:\n  eps: 1\n", "gptq: true .*loftq_bits: 4 .*diffusion"),
         # Primus deepseek_v3-FP8-pretrain.yaml

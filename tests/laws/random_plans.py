@@ -333,6 +333,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     # No draw: all others stay as they are.
     if len(row) % 7 == 0:
         row["state_slots"] = (1, 3, 5)[len(model) % 3]
+        row["state_precision"] = (None, "fp32", "bf16")[len(row) % 3]
     if draw.experts[model] and draw.maybe(0.2):
         row["redundant_experts"] = draw.one((8, 32))
     if row.get("data_parallel_attention", 1) > 1 and draw.experts[model]:

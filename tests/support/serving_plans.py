@@ -107,6 +107,7 @@ def _row(random: np.random.Generator) -> dict[str, Any]:
     row["wide_attention"] = ("no", "no", "yes", "no", "no")[int(row["output_length"]) % 5]
     row["attention_tile_rows"] = (blank, blank, 64, blank, 128)[int(row["prompt_length"]) % 5]
     row["state_slots"] = (blank, 1, blank, 3, 5)[int(row["output_length"]) % 5]
+    row["state_precision"] = ("", "", "bf16", "fp32")[int(row["prompt_length"]) % 4]
     if row["graphs"] != "no":
         row["graph_tokens"] = (blank, 0, blank, 512, 8192)[int(asked) % 5]  # no draw: all others stay as they are
     if mode == "continuous" and row["run_requests"] == row["run_requests"]:

@@ -13,17 +13,15 @@ from matplotlib import image
 from openpyxl import Workbook
 
 from xlperf.studies.outcome import Chart, StudySheet, own_column
+from xlperf.workbook.axes import LOG_NUMBER, axis_number, log_axis
 from xlperf.workbook.charts import (
-    LOG_NUMBER,
     SERIES,
     Cells,
     Part,
     Points,
-    axis_number,
     bars_in_a_limit,
     curve_chart,
     horizontal_bars,
-    log_axis,
     tornado,
     waterfall,
 )
@@ -208,6 +206,30 @@ def test_a_chart_shows_each_colour_and_uses_its_area(
     grey = pixels.sum(axis=2)
     edge = np.concatenate([grey[:, 1:3].ravel(), grey[:, -3:-1].ravel(), grey[1:3].ravel(), grey[-3:-1].ravel()])
     assert (edge > 3 * 180).all(), f"{kind}: a text is cut at the edge"
+
+
+@pytest.mark.parametrize(
+    ("values", "look", "named"),
+    [
+        ([[9.0, 4.0, 9.0], [8.0, 5.0, 2.0]], {}, 1),  # beside the first bars that leave room
+        ([[9.0, 9.0, 4.0], [8.0, 8.0, 0.0]], {}, None),  # a bar that is not there has no end
+        ([[9.0, 4.0, 9.0], [8.0, 5.0, -2.0]], {}, None),
+        ([[1.0] * 30, [9.0] * 29 + [1.0]], {}, None),  # bars lower than letters
+        ([[9.0, 4.0, 9.0], [8.0, 5.0, 2.0]], {"is_linear": False}, None),
+        ([[9.0, 4.0, 9.0], [8.0, 5.0, 2.0]], {"stacked": True}, None),
+    ],
+)
+def test_bars_beside_each_other_are_named_at_their_ends_or_in_a_legend(
+    values: list[list[float]], look: dict[str, bool], named: int | None
+) -> None:
+    """In the order of the bars, whichever program draws them: LibreOffice turns the legend of such bars."""
+    plans = [f"plan {n}" for n in range(len(values[0]))]
+    table = _table(Workbook().active, {"plan": plans, "a name of a series": values[0], "another": values[1]})
+    parts = [Part(*cells, SERIES[i]) for i, cells in enumerate([*table.values()][1:])]
+    chart = horizontal_bars("Two", table["plan"][1], parts, "s", "0", (17.0, 8.0), **{"stacked": False, **look})
+    labels = [series.dLbls.dLbl[0] for series in chart.series if series.dLbls is not None]
+    assert [(one.idx, one.showSerName) for one in labels] == ([] if named is None else [(named, True)] * 2)
+    assert (chart.legend is None) == (named is not None)
 
 
 @pytest.mark.parametrize("kind", ("stacked bars", "log scatter", "study lines"))

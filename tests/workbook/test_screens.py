@@ -14,7 +14,7 @@ from shipped import shipped_book
 from xlperf.base import resources
 from xlperf.catalog.schema import FORMS, questions, results_of, table_schema
 from xlperf.studies.outcome import Chart, StudySheet
-from xlperf.workbook import charts
+from xlperf.workbook import axes, charts
 from xlperf.workbook.data_sheets import DATA_SHEETS, VERDICT, header_row
 from xlperf.workbook.front.formulas import Live, _shown
 from xlperf.workbook.front.layout import DASH, SHEETS, Page, form_rows, front_words, shortened
@@ -222,7 +222,7 @@ def test_a_row_of_headers_is_as_high_as_its_longest_words() -> None:
 @pytest.mark.parametrize("numbers", [[0.0457, 0.0333], [3920.0], [-620.0, 980.0], [1.36], [250_000.0]])
 def test_labels_of_an_axis_fit_and_have_the_same_decimals(numbers: list[float]) -> None:
     chart = charts.bar_chart("", "bar", None, "stacked", 100)
-    charts.space_ticks(chart.y_axis, numbers, 6.0)
+    axes.space_ticks(chart.y_axis, numbers, 6.0)
     axis = chart.y_axis
     steps = (axis.scaling.max - axis.scaling.min) / axis.majorUnit
     assert 1 <= round(steps, 6) <= 6 and axis.scaling.min <= min(0.0, *numbers) and axis.scaling.max >= max(numbers)

@@ -16,8 +16,8 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor, percent
 from xlperf.catalog.schema import parts, rounded, table_schema, viewed_columns
 from xlperf.cli.command import Chosen, Sheets, catalog_for, catalog_of, command, note_names, read_one, without_auto
-from xlperf.cli.launched import launched_plan
 from xlperf.cli.output import aligned, deliver, is_workbook, progress, say, text_table, working, write_sheets, wrote
+from xlperf.cli.plans import launched_plan
 
 if TYPE_CHECKING:
     import numpy as np

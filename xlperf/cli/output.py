@@ -335,7 +335,7 @@ def write_tables_page(
     charts: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
     """Write tables as a page to send, below a title, else the command that asked, and some sentences."""
-    from xlperf.page.tables import write_tables
+    from xlperf.page.answer import write_tables
 
     path, given = asked_of()
     asked = ", ".join(f"{name} {words}" for name, words in given.items() if name not in ("output", "study"))

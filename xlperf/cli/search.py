@@ -23,7 +23,6 @@ from xlperf.cli.command import (
     read_one_kind,
     without_auto,
 )
-from xlperf.cli.launched import is_launch_file, is_log, plan_or_launched
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
@@ -40,6 +39,7 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
+from xlperf.cli.plans import is_launch_file, is_log, plan_or_launched
 
 if TYPE_CHECKING:
     from xlperf.explore.asked import Doubts

@@ -15,7 +15,6 @@ from xlperf.equations.plan.records import CrossEntropy, Mode, Recompute, Remark,
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.memory import kept_whole
 from xlperf.equations.serving.phases import BOUNDS
 
 _UNSURE_MEMORY = 0.02
@@ -274,6 +273,8 @@ def host_note(legal: np.ndarray, used: Array, capacity: Array) -> Remark:
 
 _RANKS = (64.0, 32.0, 16.0, 8.0, 4.0, 2.0)
 _HALF = 0.5
+_MOST_TAKEN = 0.95
+"""Largest memory fraction that users of vLLM and SGLang give. [-]"""
 
 
 def _named(parts: Array, cases: list[tuple[int, np.ndarray, str]], lacking: np.ndarray) -> Iterator[Remark]:
@@ -298,10 +299,13 @@ def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking:
     for times in _RANKS:
         ranks = np.where(weights / times + beside <= room, times, ranks)
     known = ~np.isnan(ranks)
-    sizes = gibibytes(weights), ranks
+    sizes, aside = (gibibytes(weights), ranks), results["memory_capacity"] - room
+    wary = heavy & (weights + beside <= _MOST_TAKEN * results["memory_capacity"])  # the engine, not the memory, lacks
+    heavy = heavy & ~wary
     words = "weights take {} GiB: {} times as many ranks (tensor or pipeline parallel), or a narrower precision"
     alone = "weights take {} GiB, and no number of ranks makes room for the rest: see the batch and the prompt as well"
-    parts = np.stack([cache, results["memory_activations"], results["memory_capacity"] - room])
+    kept = "weights take {} GiB and the engine sets {} GiB aside: a larger memory fraction, or more ranks"
+    parts = np.stack([cache, results["memory_activations"], aside])
     everywhere = np.ones_like(lacking)
     cases = [
         (0, plan.kv_size > 1.0, "the cache takes {} GiB: kv precision fp8, a smaller batch, shorter prompts"),
@@ -310,9 +314,10 @@ def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking:
         (2, everywhere, "the engine sets {} GiB aside: a larger memory fraction, a smaller max running batch"),
     ]
     return [
+        Remark(wary, kept, (sizes[0], gibibytes(aside))),
         Remark(heavy & known, words, sizes),
         Remark(heavy & ~known, alone, sizes[:1]),
-        *_named(parts, cases, lacking & ~heavy),
+        *_named(parts, cases, lacking & ~heavy & ~wary),
     ]
 
 
@@ -346,8 +351,7 @@ def training_remedies(plan: TrainingPlan, results: Mapping[str, Array], lacking:
 def window_notes(deployment: Deployment, illegal: np.ndarray) -> list[Remark]:
     """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
     model, plan = deployment.model, deployment.plan
-    engine = {name: deployment.software[name][:, 0] for name in ("whole_history", "whole_unlike")}
-    full = kept_whole(model, plan, deployment.architecture, engine) > 0.0
+    full = deployment.software["whole_history"][:, 0] > 0.0
     longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
     if not longer.any():
         return []

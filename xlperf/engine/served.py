@@ -52,7 +52,7 @@ from xlperf.equations.plan.serving_plan import (
     pool_plans,
     with_defaults,
 )
-from xlperf.equations.serving.deployment import Deployment, engine_constants, with_copied_groups
+from xlperf.equations.serving.deployment import Deployment, engine_constants, with_copied_groups, with_stated_states
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS
@@ -167,7 +167,7 @@ def serving_setting(
     of_images, no_encoder = encoder_constants(plans, plan, catalog, named.models, machine)
     software |= of_images
     deployment = Deployment(
-        model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
+        model=with_copied_groups(with_stated_states(joined.model, plan), complete, software["ranks"][:, 0]),
         device=joined.device.with_attention(joined.peak_for(plan.attention_in_table)),
         network=joined.network,
         plan=complete,

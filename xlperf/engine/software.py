@@ -378,7 +378,7 @@ def refusals(kind: str, plan: PlanColumns, model: Model, software: Words, illega
 RELEASE = "software_release"
 REPLICA = "replica"  # default of a micro batch: the whole batch of a replica
 _FLAGS = {"yes": 1.0, "no": 0.0}
-_LAYERS, _GENERATION = "layers", "generation"
+_LAYERS, _GENERATION, _MEMORY = "layers", "generation", "device_gib"
 
 
 class _Plans:
@@ -418,13 +418,18 @@ class _Plans:
         return numbers, np.isnan(numbers)
 
     def _holds(self, name: str, words: tuple[str, ...]) -> np.ndarray:
-        """Rows in which a condition on a column, the kind of layers, or the machine's generation holds."""
+        """Rows in which a condition on a column, the kind of layers, or the machine holds."""
         if name == _LAYERS:
             mixture = self._catalog.tables["models"].number("num_experts")[self._models] > 0.0
             return np.asarray(mixture == ("mixture" in words))
-        if name == _GENERATION:
+        if name in (_GENERATION, _MEMORY):
             rows = self._catalog.rows("accelerators", self.table.text("accelerator"), self.table, "accelerator")
-            return _any_of(self._catalog.tables["accelerators"].text("generation")[rows], words)
+            accelerators = self._catalog.tables["accelerators"]
+            if name == _GENERATION:
+                return _any_of(accelerators.text("generation")[rows], words)
+            least, below = words[0].split("..")
+            size = accelerators.number("memory_capacity")[rows] / UNITS["GiB"].factor
+            return np.asarray((size >= float(least or 0.0)) & (size < float(below or math.inf)))
         column = self.table.schema.by_name[name]
         if words in ((), (STATED,)):
             blank = self._stated(column)[1]

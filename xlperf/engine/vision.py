@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.phases import ENCODE_PARTS
-from xlperf.equations.serving.vision import embedding_handover_time, encoder_work
+from xlperf.equations.serving.vision import embedding_handover_time, encoder_start, encoder_work, share_beside_encoder
 from xlperf.interop.software import stack_of_software
 
 RESULTS = (
@@ -115,6 +115,7 @@ def encoder_constants(
     with np.errstate(all="ignore"):  # plans of text alone have no patches
         work = encoder_work(*machine, encoder, pictures, ranks, by_image)
         handed = embedding_handover_time(machine[1], encoder, pictures)
+        start = encoder_start(encoder, plan.prefill_tokens, np.where(by_image > 0.0, 1.0, ranks))
     height = np.where(np.isnan(plan.image_height), plan.image_width, plan.image_height)
     pixels = (plan.images + plan.video_frames) * plan.image_width * height
     seen = shown & ~lacking
@@ -130,7 +131,12 @@ def encoder_constants(
         "encoder_parameters": encoder_parameters(encoder),
     }
     constants = {name: np.where(seen, values, 0.0)[:, None] for name, values in columns.items()}
-    constants["encoder_memory"] = np.where((shown | loaded) & ~np.isnan(known) & ~pooled, work.memory, 0.0)[:, None]
+    there = (shown | loaded) & ~np.isnan(known) & ~pooled
+    constants["encoder_memory"] = np.where(there, work.memory, 0.0)[:, None]
+    constants["encoder_peak"] = np.where(there, start.peak, 0.0)[:, None]
+    constants["encoder_kept"] = np.where(there, start.kept, 0.0)[:, None]
+    adjusted = there & _of_stacks(plans, ("sglang",))
+    constants["encoder_share"] = np.where(adjusted, share_beside_encoder(encoder), 1.0)[:, None]
     words = "model {} has no vision encoder: state vision layers, hidden size, ffn size and heads"
     return constants, [Remark(lacking, words, (plans.text("model"),))]
 
@@ -140,9 +146,14 @@ def _loads_encoder(plans: Table, catalog: Catalog, models: np.ndarray) -> np.nda
     has_one = catalog.tables["models"].number("vision_layers")[models] > 0.0
     if not has_one.any():
         return np.asarray(has_one)
+    return np.asarray(has_one & _of_stacks(plans, _LOADING) & np.isnan(plans.number("images")))
+
+
+def _of_stacks(plans: Table, stacks: Collection[str]) -> np.ndarray:
+    """Plans of some engines, (rows,)."""
     software = software_words(plans)
-    loads = np.array([stack_of_software(str(word)) in _LOADING for word in software.words], dtype=bool)
-    return np.asarray(has_one & loads[software.codes] & np.isnan(plans.number("images")))
+    of_word = np.array([stack_of_software(str(word)) in stacks for word in software.words], dtype=bool)
+    return np.asarray(of_word[software.codes])
 
 
 def encoder_results(software: Mapping[str, Array], request_rate: Array) -> dict[str, Array]:

@@ -15,8 +15,13 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
-from xlperf.equations.hardware.power import outer_perimeter, stack_bandwidth
-from xlperf.equations.hardware.temperature import heat_resistance, junction_temperature, power_at_temperature
+from xlperf.equations.hardware.power import (
+    heat_resistance,
+    junction_temperature,
+    outer_perimeter,
+    power_at_temperature,
+    stack_bandwidth,
+)
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked

@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, log
 from xlperf.catalog.table import Table
 from xlperf.engine.learning import ends_after_a_run
-from xlperf.equations.cost.regret import owning_regret
+from xlperf.equations.cost.tco import owning_regret
 from xlperf.explore.money import FleetSize, Hours
 from xlperf.explore.objectives import TABLES, Answer, band_factor
 from xlperf.explore.vary import normal_scores

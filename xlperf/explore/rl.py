@@ -20,7 +20,7 @@ from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
-from xlperf.equations.serving.rollouts import (
+from xlperf.equations.serving.sessions import (
     any_unfinished_share,
     mean_rollout_length,
     unfinished_share,

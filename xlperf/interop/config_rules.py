@@ -54,6 +54,7 @@ def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> No
 
 
 MOST_ROWS = 1_024  # sequences of a micro-batch at the most
+MOST_LIST = 1_000  # characters of a list of layers that are looked at
 
 
 def rollout_batches(plan: Stated, told: Mapping[str, str]) -> None:
@@ -73,6 +74,19 @@ def rollout_batches(plan: Stated, told: Mapping[str, str]) -> None:
 def ranks_of(plan: Mapping[str, str]) -> float:
     """Accelerators of one replica of the data parallelism."""
     return math.prod(number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context"))
+
+
+def stage_layers(plan: Stated, told: Mapping[str, str]) -> None:
+    """Layers of the first and the last stage of a list with a number for each stage; others have to be alike."""
+    stages = re.findall(r"\d{1,4}", told.get("@stage_layers", "")[:MOST_LIST])
+    if not stages:
+        return
+    inner = set(stages[1:-1]) or {text(sum(map(float, stages)) / len(stages))}
+    if len(inner) > 1 or len(stages) != number(plan, "pipeline_parallel", 1.0):
+        plan[UNREAD + "num_layer_list"] = told["@stage_layers"]
+        return
+    ends = {"first_stage_layers": stages[0], "last_stage_layers": stages[-1]}
+    plan |= {column: layers for column, layers in ends.items() if layers not in inner}
 
 
 def _batch(plan: Stated, told: Mapping[str, str]) -> None:
@@ -288,6 +302,10 @@ def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
         plan |= {"precision": "bf16", "master_weights": "none"}
     if told.get("@predicts") == "yes" and told.get("@trains") != "yes":
         plan[UNREAD + "do_predict"] = "it predicts and does not train"
+    elif "@tokenized" in told and "micro_batch_size" not in plan:
+        plan[UNREAD + "tokenized_path"] = "it states no batch: it prepares data and does not train"
+    elif told.get("@trains") == "no":
+        plan[UNREAD + "do_train"] = "false: it does not train"
     plan.setdefault("micro_batch_size", "8")  # of the Trainer
     _batch(plan, told)
 

@@ -23,8 +23,7 @@ from xlperf.interop.hugging_face_files import (
     named_layers,
     thinking_part,
 )
-from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers
-from xlperf.interop.hugging_face_vision import vision_columns
+from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers, vision_columns
 
 _MOST_LAYERS = 10_000
 _SPARSE_KINDS = ("selected", "compressed")

@@ -66,8 +66,8 @@ MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
 _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
-_NAMES = {*OF_MODEL, "@checkpoint", "num_accelerators", "accelerator"} - {"@config"}
-"""What a file of training may name without a setting of it: a model, its dimensions, and machines."""
+_NAMES = {*OF_MODEL, "@checkpoint", "@beside", "num_accelerators", "accelerator"} - {"@config"}
+"""What a file of training may name without a setting of it: a model, its dimensions, machines, other programs."""
 FEWEST_GUESSED = 2  # fewest settings by which flags alone decide the stack of a training
 Groups = Sequence[Sequence[Sequence[Setting]]]  # settings of texts, command by command
 
@@ -280,6 +280,9 @@ def read_launch(
     elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
     fewest = FEWEST_GUESSED if read.guessed and kind == "training" and not elsewhere else 1
     if len(own_values) < fewest and not marked and not lines.stack:
+        if "@beside" in told.values and not (told.scripts or told.started):
+            problem = f"states no setting of a training run: {last(told.values['@beside'])} does not train"
+            raise InputError(Fault(name, problem))
         raise _no_flag(name, text, [*told.scripts, *told.started], any(key in _NAMES for key in told.values))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()

@@ -13,7 +13,16 @@ from xlperf.base.resources import stack_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.interop.checkpoints import contradicted, described_models, meant_model, named_model
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, UNREAD, Stated, machines, ranks_of, rollout_batches
+from xlperf.interop.config_rules import (
+    CONFIG_RULES,
+    RECOMPUTED,
+    UNREAD,
+    Stated,
+    machines,
+    ranks_of,
+    rollout_batches,
+    stage_layers,
+)
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_serving import first_passes, serving_precision
@@ -224,6 +233,7 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
             plan.setdefault("gradient_precision", "bf16")
         plan["precision"] = settings.get("@fp8_recipe", "fp8")
     rollout_batches(plan, settings)
+    stage_layers(plan, settings)
     if settings.get("@latent") == "no" and "deepseek" in settings.get("@named", "").casefold():
         plan[UNREAD + "multi_latent_attention"] = "off, in a model that has it"
     layers, chunk = _number(settings, "@num_layers"), _number(settings, "@layers_per_chunk")

@@ -98,7 +98,9 @@ def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
             (told.scripts if sourced else told.started).extend([script] if script else [])
             continue
         run = script or next(_programs(starts), "")
-        if training and any(_BESIDE.fullmatch(word.rpartition("/")[2][:200]) for word in _programs(starts)):
+        beside = [word for word in _programs(starts) if _BESIDE.fullmatch(word.rpartition("/")[2][:200])]
+        if training and beside:
+            told.values["@beside"] = beside[0]
             continue
         if run in told.runs:  # of several runs the last one counts
             for earlier in (told.values, around, told.unknown, told.open, told.handed):

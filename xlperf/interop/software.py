@@ -2,7 +2,8 @@
 
 A line of ``software_defaults.csv`` of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan;
 a line of kind ``memory`` gives constants of the family serving_memory; a line of kind ``launch`` gives the effect of a
-command without a flag where a blank column means something else.
+command without a flag where a blank column means something else. ``device_defaults.csv`` has the lines that go by the
+memory of the accelerator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from xlperf.base import resources
 from xlperf.base.resources import stack_rows
 
-FILE = "software_defaults.csv"
+FILE, DEVICE_FILE = "software_defaults.csv", "device_defaults.csv"
 STATED = "*"
 """Value of a condition on a column that is not blank."""
 _RELEASE = re.compile(
@@ -32,7 +33,8 @@ class Default(NamedTuple):
     """Settings of a software where all conditions hold.
 
     ``conditions``: words of a column of the plan, of ``layers`` (dense or mixture) or of the accelerator's
-    ``generation``; no words for a blank column, :data:`STATED` for any value.
+    ``generation``, or ``device_gib``, its memory ``from..below``; no words for a blank column, :data:`STATED` for any
+    value.
     """
 
     conditions: Mapping[str, tuple[str, ...]]
@@ -61,7 +63,7 @@ def pairs(words: str) -> dict[str, str]:
 @cache
 def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default], ...]:
     lines = []
-    for row in resources.rows(f"interop/{FILE}"):
+    for row in (*resources.rows(f"interop/{DEVICE_FILE}"), *resources.rows(f"interop/{FILE}")):
         if row["kind"] == kind:
             conditions = {name: tuple(value.split()) for name, value in pairs(row["condition"]).items()}
             since, until = (release_of(row[name]) if row[name] else () for name in ("since", "until"))
@@ -122,7 +124,7 @@ def software_defaults(kind: str, software: str, release: str = "") -> tuple[Defa
     the one in the software's name, else the newest that is no candidate. ValueError for a release that cannot be
     compared.
 
-    >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][1:3]
+    >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][4:6]
     [{'graph_tokens': '0'}, {'state_slots': '3'}]
     >>> [default.settings["tensor_overlap"] for default in software_defaults("training", "Megatron")]
     ['gradients']
@@ -146,7 +148,7 @@ def releases_with_changes(kind: str, software: str) -> tuple[str, ...]:
     """Releases from which defaults of a software no longer hold; none if its name is of a release.
 
     >>> releases_with_changes("memory", "vllm"), releases_with_changes("memory", "vllm-0.6")
-    (('0.17', '0.8', '0.20.2', '0.26'), ())
+    (('0.17', '0.8', '0.25', '0.26'), ())
     """
     name = software.strip().casefold()
     matching = (

@@ -132,6 +132,20 @@ def test_slots_of_states_that_flags_of_sglang_give(flag: str, slots: float) -> N
     assert read_launch("\n".join(lines), "lines").plan["state_slots"].tolist() == [slots]
 
 
+def test_sglang_states_the_precision_of_states() -> None:
+    """In half the bytes a request takes less memory and time; a model without states is as before."""
+    given = {"model": "Qwen3.5-27B", "accelerator": "H100-SXM-80GB", "prompt length": "100", "output length": "100"}
+    line = "python -m sglang.launch_server --model m --mamba-ssm-dtype bfloat16 --tp 2"
+    read = read_launch(line, "line", given=given).plan
+    assert read["state_precision"].tolist() == ["bf16"] and "bfloat16" in " ".join(launch_lines(read, "sglang"))
+    for model, changes in (("Qwen3.5-27B", True), ("Llama3-70B", False)):
+        row = {**SERVED, "model": model, "software": "sglang", "precision": "bf16"}
+        own, wide, narrow = (found(row, {"state_precision": each}) for each in (None, "fp32", "bf16"))
+        for name in ("memory_kv_cache", "tpot"):
+            assert own.number(name)[0] == wide.number(name)[0] > 0.0
+            assert (narrow.number(name)[0] < own.number(name)[0]) == changes
+
+
 def test_a_chunk_of_sglang_is_that_of_all_attention_replicas_together() -> None:
     """Its server divides chunked_prefill_size by dp_size where attention is data-parallel."""
     given = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "prompt length": "100", "output length": "100"}

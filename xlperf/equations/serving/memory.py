@@ -14,17 +14,20 @@ from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import cache_elements, cache_ratio
 from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
-from xlperf.equations.serving.adapters import rank_adapter_size, resident_adapters
-from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.deployment import Deployment, rank_adapter_size, resident_adapters
 from xlperf.equations.serving.weights import computed_share, host_weights_size, rank_weights_size
 
 _BUFFERED_LAYERS = 2.0
 _NARROW, _WIDE = 1.0, 2.0
 """Bytes of an element of an FP8 cache and of a 16-bit one. [B]"""
 _SCALED = 1.03125
-"""Bytes of an FP8 element with its share of a scale: 4 B for 128 elements, or 1 B for 64 rounded up. [B]"""
+"""Bytes of an FP8 element with its share of a scale of 4 B for 128 elements. [B]"""
+_GROUP, _WORDS = 64.0, 8.0
+"""Elements with a scale of 1 B in models with one vector for keys and values, whose scales are multiples of 8 B."""
 _PAGE, _WINDOW_PAGE, _ALIGNMENT = 256.0, 64.0, 576.0
 """Tokens of a page of compressed entries and of recent tokens; bytes that pages of FP8 latents are multiples of."""
+_FEWEST_HEADS = 64.0
+_GATHERED = 4.0
 _STATE_PAGES = (4.0, 8.0)
 """Tokens of a page of states that selected and that compressed layers compress. [-]"""
 
@@ -101,7 +104,10 @@ def _element_size(model: Model, plan: InferencePlan, architecture: Architecture,
         return plan.kv_size
     width = np.where(model.shared_key_value > 0.0, model.head_size, model.kv_lora_rank + model.qk_rope_head_size)
     rotated = divide(model.qk_rope_head_size, width)
-    narrow = (1.0 - rotated) * _SCALED + rotated * _WIDE
+    plain = (1.0 - rotated) * width
+    scales = ceil_div(plain, _GROUP * _WORDS) * _WORDS
+    scaled_size = np.where(model.shared_key_value > 0.0, 1.0 + divide(scales, plain), _SCALED)
+    narrow = (1.0 - rotated) * scaled_size + rotated * _WIDE
     return np.where((plan.kv_size == _NARROW) & (scaled > 0.0), narrow, plan.kv_size)
 
 
@@ -128,16 +134,6 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
     return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
 
 
-def kept_whole(model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array]) -> Array:
-    """Whether layers with a window keep all tokens, (rows,): an engine may give each token the same pages in all layers
-    where the keys and values of layers differ in size. [-]
-    """
-    if not architecture.shapes:
-        return engine["whole_history"]
-    far, near = (cache_elements(each, plan.attention_parallel, False) for each in (model, model.local))
-    return np.asarray(np.maximum(engine["whole_history"], np.where(near == far, 0.0, engine["whole_unlike"])))
-
-
 def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_size: Array, context: Array) -> Array:
     """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
     window = np.where(np.isfinite(model.window), model.window, 0.0)
@@ -147,13 +143,16 @@ def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_si
     return np.asarray(share * token_size * np.maximum(held, 0.0) / plan.context_parallel)
 
 
-def _compressed_pages(model: Model, batch_tokens: Array, context: Array, element_size: Array) -> tuple[Array, Array]:
+def _compressed_pages(
+    model: Model, batch_tokens: Array, context: Array, element_size: Array, even: Array
+) -> tuple[Array, Array]:
     """Pages of a request with compressed entries while it decodes, and those of its prefill beside them, (rows,). [B]
 
     All pages are as large as the entries of 256 tokens in all layers: selected and compressed entries, and index keys.
     The window of each layer, and the FP32 states that layers compress (keys and scores, of twice the ratio where
     entries overlap), take pages of fewer tokens from the same pool (vLLM 0.20 v1/core/kv_cache_utils.py; vLLM issue
-    54703 lists pages of 1,002,240 B of DeepSeek-V4-Flash: 256, 64, 64, 4 and 8 tokens).
+    54703 lists pages of 1,002,240 B of DeepSeek-V4-Flash: 256, 64, 64, 4 and 8 tokens). With ``even`` pages, all kinds
+    have as many layers as the largest group of one kind: 22 of 43 windows (vLLM issue 44376, release 0.22).
     """
     aligned = np.where(element_size < _WIDE, _ALIGNMENT, 1.0)
 
@@ -162,9 +161,12 @@ def _compressed_pages(model: Model, batch_tokens: Array, context: Array, element
 
     vector, key = model.head_size * element_size, model.index_size * model.index_key_size
     selected, compressed, indexes = model.num_selected_layers, model.num_compressed_layers, model.num_index_layers
-    stride = selected * page(_PAGE / model.selected_ratio, vector) + indexes * page(_PAGE / model.selected_ratio, key)
-    stride = stride + compressed * page(_PAGE / model.compressed_ratio, vector)
-    windows = model.num_local_layers + selected + compressed
+    windows, most = model.num_local_layers + selected + compressed, np.maximum(selected, compressed)
+    groups = np.maximum(np.round(divide(windows, most)), 1.0)
+    layers = np.where(even > 0.0, np.maximum(most, ceil_div(windows, groups)), 0.0)
+    stride = np.maximum(selected, layers) * page(_PAGE / model.selected_ratio, vector)
+    stride = stride + np.maximum(indexes, layers) * page(_PAGE / model.selected_ratio, key)
+    stride = stride + np.maximum(compressed, layers) * page(_PAGE / model.compressed_ratio, vector)
     of_windows = ceil_div(windows * page(_WINDOW_PAGE, vector), stride)
     first, second = _STATE_PAGES
     overlapping = 2.0 * model.selected_ratio
@@ -195,7 +197,7 @@ def cache_sizes(
     model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array], held: Array
 ) -> CacheSizes:
     """Cache of one sequence with a share ``held`` of its output, of the shared prefix, and of tokens in flight."""
-    whole = kept_whole(model, plan, architecture, engine)
+    whole = engine["whole_history"]
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
     element = _element_size(model, plan, architecture, engine["scaled_latents"])
@@ -213,13 +215,13 @@ def cache_sizes(
             cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
     in_flight = _local_in_flight(model, plan, batches, token_size * element, own_context)
     if architecture.sparse_attention:
-        stages = layers / model.num_layers
+        stages = (
+            np.ceil(model.num_layers / plan.pipeline_parallel) / model.num_layers
+        )  # drafts attend within the window
         paged, flying = _compressed_pages(
-            model, engine["in_flight_batches"] * plan.prefill_tokens, own_context, element
+            model, engine["in_flight_batches"] * plan.prefill_tokens, own_context, element, engine["even_pages"]
         )
-        pages = (engine["in_flight_batches"] > 0.0) & (
-            (model.selected_ratio > 1.0) | (model.num_compressed_layers > 0.0)
-        )
+        pages = (engine["in_flight_batches"] > 0.0) & _compresses(model)
         cache = np.where(pages, stages * paged, cache)
         in_flight = np.where(pages, stages * flying, in_flight)
     if not keeps_states(architecture):
@@ -251,11 +253,11 @@ def _cache_budget(shown: Numeric, free: Numeric, weights: Numeric, share: Numeri
 
 
 def _sampling_peak(
-    activations: Array, hidden: Array, requests: Numeric, vocab_size: Array, logit_size: Numeric, runtime: Numeric
+    activations: Array, hidden: Array, requests: Numeric, vocab_size: Array, logit_size: Numeric
 ) -> Array:
-    """Bytes of the longest prefill, or of its hidden states with the logits of sampled requests, and the runtime."""
+    """Bytes of the longest prefill, or of its hidden states with the logits of sampled requests."""
     sampled = array(hidden) + array(requests) * array(vocab_size) * array(logit_size)
-    return np.asarray(np.maximum(array(activations), sampled) + array(runtime))
+    return np.asarray(np.maximum(array(activations), sampled))
 
 
 def usable_memory(
@@ -421,6 +423,28 @@ def _held_output(reserved_output: Numeric, together: Numeric, output_variation: 
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
+def _compresses(model: Model) -> np.ndarray:
+    """Whether some layers cache compressed entries, (rows,)."""
+    return np.asarray((model.selected_ratio > 1.0) | (model.num_compressed_layers > 0.0))
+
+
+def _kernel_heads(model: Model, ranks: Array) -> Array:
+    """Heads of outputs, and of queries beside those projected, that the ranks of a replica hold for kernels of 64 or
+    128 heads (vLLM models/deepseek_v4.py: padded_heads, FlashMLA). [-]
+    """
+    own = model.num_attention_heads / ranks
+    padded = np.where(own <= _FEWEST_HEADS, _FEWEST_HEADS, np.maximum(own, 2.0 * _FEWEST_HEADS))
+    return np.asarray(ranks * padded * np.where(own < padded, 2.0, 1.0))
+
+
+def _gathered_size(model: Model, plan: InferencePlan) -> Array:
+    """Entries and recent tokens of the prompts of a prefill that layers with compressed entries widen to 16 bits, for
+    four prompts of the longest context (vLLM models/deepseek_v4/nvidia/flashmla.py, PREFILL_CHUNK_SIZE). [B]
+    """
+    entries = plan.context_length / np.maximum(model.selected_ratio, 1.0) + model.sparse_window + plan.prefill_tokens
+    return np.asarray(np.where(_compresses(model), _GATHERED * entries * model.head_size * _WIDE, 0.0))
+
+
 def _sequence_activations(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
     """Activations of a sequence in a prefill pass, (rows,). [B]"""
     ranks = plan.attention_parallel
@@ -429,6 +453,8 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
     if architecture.latent_attention:
         projected = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
         attended = model.num_attention_heads * model.v_head_size
+    if architecture.sparse_attention:
+        attended = np.where(_compresses(model), _kernel_heads(model, ranks) * model.head_size, attended)
     if architecture.shapes:
         near = model.local
         projected = np.maximum(projected, (near.num_attention_heads + 2.0 * near.num_query_groups) * near.head_size)
@@ -449,11 +475,12 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         dispatched = plan.data_parallel_attention / plan.expert_parallel
         outputs = np.where(plan.data_parallel_attention > 1.0, dispatched, 1.0) * model.top_k * model.hidden_size
         widest = widest + outputs * ranks / (2.0 + model.gated_mlp)
-    # The residual stream and its norm live through the layer; beside them the larger of attention (projections and
-    # output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2).
+    # The residual streams and their norm (of several, those that a block reads and those that it writes) live through
+    # the layer; beside them the larger of attention (projections and output) and feed-forward layer; then the logits of
+    # the last token (arXiv:2309.06180, section 2; vLLM models/deepseek_v4.py, hc_pre and hc_post).
     widest = np.maximum(projected + attended, (2.0 + model.gated_mlp) * widest)
     tokens = np.minimum(plan.own_tokens, plan.prefill_tokens)
-    working_set = plan.activation_size * tokens * (2.0 * model.hidden_size + widest / ranks)
+    working_set = plan.activation_size * tokens * (2.0 * model.residual_streams * model.hidden_size + widest / ranks)
     working_set = working_set + WORD * model.vocab_size / ranks
     # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
     elements = cache_elements(model, ranks, architecture.one_vector)
@@ -461,7 +488,9 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
     return np.asarray(working_set + passing * tokens)
 
 
-def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Array], activations: Array) -> Array:
+def _measured_at_start(
+    model: Model, plan: InferencePlan, architecture: Architecture, engine: dict[str, Array], activations: Array
+) -> Array:
     """Bytes beside the weights that an engine measures before it gives the rest of its share to the cache, (rows,).
 
     It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
@@ -476,7 +505,12 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
     runtime = (engine["runtime_per_rank"] + multicast) * ranks
     runtime = runtime + np.where(plan.graphs > 0.0, engine["graph_memory"], 0.0)
-    return _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
+    decoder = _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"])
+    if "encoder_peak" in engine:  # the largest images are encoded first, and their tokens kept
+        decoder = np.maximum(decoder + engine["encoder_kept"], engine["encoder_peak"])
+    if architecture.sparse_attention:
+        runtime = runtime + _gathered_size(model, plan)
+    return np.asarray(decoder + runtime)
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
@@ -510,7 +544,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
     outside = outside + engine["reserve_per_rank"] * plan.replica_ranks
     shown = capacity - engine["driver_memory"]
-    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
+    default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0) * engine.get("encoder_share", 1.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
     beside = engine["runtime_per_rank"] * plan.replica_ranks
     # What an engine measures at its start is taken off once for all batches; others count what collectives leave.
@@ -518,7 +552,9 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     seen = np.where(measures, shown, shown - beside)
     budget = _cache_budget(seen, capacity - reserved - beside, weights, share, engine["of_free_memory"])
     covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
-    budget = np.where(measures, budget - _measured_at_start(model, plan, engine, most * working_set), budget)
+    budget = np.where(
+        measures, budget - _measured_at_start(model, plan, architecture, engine, most * working_set), budget
+    )
     covered = np.where(measures, 0.0, covered)
     # The batch fits what the engine takes, and the memory of the accelerator.
     rooms = (budget, covered), (capacity - reserved - weights, np.ones_like(capacity))

@@ -36,9 +36,14 @@ from xlperf.equations.model.operators import (
 )
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
-from xlperf.equations.serving.adapters import adapter_layer
-from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
-from xlperf.equations.serving.host import with_host_weights
+from xlperf.equations.serving.deployment import (
+    Batching,
+    Deployment,
+    adapter_layer,
+    batching_of,
+    computed_batching,
+    serving_shape,
+)
 from xlperf.equations.serving.kernels import (
     ALL_REDUCE,
     CONTEXT,
@@ -55,7 +60,7 @@ from xlperf.equations.serving.kernels import (
     product_times,
     serving_messages,
 )
-from xlperf.equations.serving.weights import rank_weights_size
+from xlperf.equations.serving.weights import rank_weights_size, with_host_weights
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 ENCODE_PARTS = ("encode_matrix", "encode_attention", "encode_vector", "encode_communication", "encode_fixed")

@@ -28,6 +28,43 @@ _KERNELS = 14.0  # launches of a layer: two norms, four products, two rotations,
 _ELEMENTS = (
     12.0  # elements of the width that element-wise kernels of a layer move for a patch: norms, adds, rotations [-]
 )
+_ATTENDED = 8.0  # elements of the width that attention has for a patch at once [-]
+
+
+class EncoderStart(NamedTuple):
+    """Memory of the largest images that an engine encodes when it measures its memory, on a rank, (rows,). [B]"""
+
+    peak: Array  # while it encodes them
+    kept: Array  # their tokens, while the decoder runs
+
+
+def encoder_start(encoder: Encoder, batch_tokens: Array, split: Array) -> EncoderStart:
+    """Memory beside the weights for as many images of the most tokens as a pass has room for, at least one.
+
+    The pixels of all patches, the residual stream and its norm, and the larger of attention (queries, keys and values;
+    queries and keys side by side, and rotated; the output) and feed-forward layer (its products and the activation) are
+    there together. vLLM v1/worker/gpu_model_runner.py, profile_run; multimodal/encoder_budget.py, MultiModalBudget;
+    models/qwen2_5_vl.py, Qwen2_5_VisionAttention.forward.
+    """
+    tiled = ~np.isnan(encoder.tile_size)
+    side = encoder.tile_size / (encoder.patch_size * encoder.merge_size)
+    tiles = encoder.max_tiles + (encoder.max_tiles > 1.0)
+    image = np.maximum(np.where(tiled, side * side * tiles, encoder.max_tokens), 1.0)
+    tokens = np.maximum(np.floor(batch_tokens / image), 1.0) * image
+    patches = tokens * encoder.merge_size * encoder.merge_size
+    pixels = COLOURS * encoder.patch_size * encoder.patch_size * encoder.temporal_patch
+    widest = np.maximum(_ATTENDED * encoder.hidden_size, (2.0 + encoder.gated) * encoder.ffn_size) / split
+    peak = SIZE * patches * (pixels + 2.0 * encoder.hidden_size + widest)
+    return EncoderStart(peak, SIZE * tokens * encoder.output_size * encoder.num_projectors)
+
+
+def share_beside_encoder(encoder: Encoder) -> Array:
+    """Share of its default that mem_fraction_static of SGLang has for models with images: 0.95, and a tenth less each
+    time that the encoder is as large again as one of 24 layers of width 1,024, at most a fifth (server_args.py,
+    adjust_mem_fraction_for_vlm). [-]
+    """
+    size = encoder.layers * encoder.hidden_size * encoder.hidden_size / (24.0 * 1024.0 * 1024.0)
+    return np.asarray(0.95 * np.clip(1.1 - 0.1 * size, 0.8, 1.05))
 
 
 class EncoderWork(NamedTuple):

@@ -18,8 +18,9 @@ from xlperf.base import resources
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, questions, results_of, software_title, table_schema
 from xlperf.interop.software import searched_engines
-from xlperf.workbook import charts
-from xlperf.workbook.charts import Cells, Points, Shares, line
+from xlperf.workbook import axes, charts
+from xlperf.workbook.axes import line
+from xlperf.workbook.charts import Cells, Points, Shares
 from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, VERDICT, column_validation
 from xlperf.workbook.front.formulas import Live, looked_up, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, MUTED, NAVY, RULE, number_format
@@ -441,7 +442,7 @@ class Page:
         """Draw the axes of a chart and put it over cells."""
         for axis, own in ((chart.x_axis, x), (chart.y_axis, y)):
             look: dict[str, Any] = {"size": own.size, "ink": MUTED, "rule": (RULE, 0.75), "low": False}
-            charts.draw_axis(axis, own.words, own.number, own.grid, **look)
+            axes.draw_axis(axis, own.words, own.number, own.grid, **look)
             axis.delete = own.hidden
         charts.place_over(chart, self.sheet, area, plot, legend)
 
@@ -462,7 +463,7 @@ class Page:
         first, last = rows
         for letters, colour in zip(columns.split(), colours, strict=True):
             labels, values = (self.cells(column, first + 1, last) for column in (names, letters))
-            look = charts.area(colour, line("FFFFFF", 0.75) if colour else line())
+            look = axes.area(colour, line("FFFFFF", 0.75) if colour else line())
             chart.series.append(charts.bar_series(self.cells(letters, first, first), labels, values, look))
             for row in range(first + 1, last + 1) if formats else ():
                 self.data[f"{letters}{row}"].number_format = f"{number};;"

@@ -13,11 +13,11 @@ from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
 from xlperf.studies.outcome import runs
+from xlperf.workbook.axes import axis_number
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
     Part,
-    axis_number,
     bars_in_a_limit,
     colour,
     curve,

@@ -17,16 +17,14 @@ from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
 from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, runs, setting_text, study_workbook
 from xlperf.workbook import style
+from xlperf.workbook.axes import axis_number, draw_axis, log_axis
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
     Points,
-    axis_number,
     colour,
-    draw_axis,
     horizontal_bars,
     legend_height,
-    log_axis,
     over_labels,
     place_plot,
     scatter_chart,
@@ -375,7 +373,8 @@ def study_chart(
 
     points = [marked(place, part.header, along, part.values, part.colour) for place, part in enumerate(parts)]
     if chart.kind == "bars":
-        drawn = horizontal_bars(chart.title, along, parts, y_title, number, size, stacked=chart.stacked, least=None)
+        look = {"stacked": chart.stacked, "is_linear": not chart.log_y}
+        drawn = horizontal_bars(chart.title, along, parts, y_title, number, size, least=None, **look)
     elif chart.kind == "columns" or (chart.kind == "lines" and any(isinstance(value, str) for value in along.values)):
         series = parts if chart.kind == "columns" else points
         drawn = over_labels(chart.title, series, along, chart.x_title, y_title, number, chart.stacked, size)

@@ -17,7 +17,8 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
-from xlperf.workbook.charts import BLUE, Cells, axis_number, horizontal_bars, log_axis
+from xlperf.workbook.axes import axis_number, log_axis
+from xlperf.workbook.charts import BLUE, Cells, horizontal_bars
 from xlperf.workbook.package import lines_of
 from xlperf.workbook.report import data
 from xlperf.workbook.style import (
