@@ -441,7 +441,9 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
     return f" No measured run is near this way: treat it as an estimate; {there}."
 
 
-_SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
+_SIZES = {"copy_size": "num_accelerators"} | {
+    name: name for name in ("prefill_accelerators", *DEGREES, *(f"prefill_{name}" for name in DEGREES))
+}
 
 
 _LABELS = {"fp4": "NVFP4"}  # names of formats in answers; others as their first word in capitals
