@@ -66,7 +66,8 @@ inside a server, and the number with replicas of equal sizes. [-]
 LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
-_ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
+_ROOMY, _STAGED = CHUNKS[:2], 512.0
+"""Prefill token budgets of the first round; the first that fits counts, and stages wait less for small ones. [-]"""
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
 their engine are pairs that get further numbers. [-]
@@ -162,6 +163,9 @@ class FleetSearch(FleetMappings):
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
+        for part, plans in every.items():
+            budget = np.where(plans.number(PP) > 1.0, _STAGED, plans.number(CHUNK))
+            every[part] = with_columns(plans, prefill_tokens=budget)
         # Most groups have room for their first plan; only the others need the rest.
         width = number * len(_ROOMY)
         first = self.fits({part: plans.take(slice(0, None, width)) for part, plans in every.items()})
@@ -210,7 +214,7 @@ class FleetSearch(FleetMappings):
             near = known.best(EACH, "software").plans
             parted = [self.beside(part, near)]
             several = known.best(OF_SIZE, "software", TP, PP).best(EACH, "software").plans
-            parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS[1:])]
+            parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS)]
             parted += [self.between(part, near, engine) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
             if parted:
