@@ -17,7 +17,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
-from xlperf.explore.fleet_mappings import CHUNKS, DECODE, PREFILL, WHOLE, FleetMappings
+from xlperf.explore.fleet_mappings import CHUNKS, DECODE, PREFILL, STAGED, WHOLE, FleetMappings
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COUNT,
@@ -66,8 +66,7 @@ inside a server, and the number with replicas of equal sizes. [-]
 LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
-_ROOMY, _STAGED = CHUNKS[:2], 512.0
-"""Prefill token budgets of the first round; the first that fits counts, and stages wait less for small ones. [-]"""
+_ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
 their engine are pairs that get further numbers. [-]
@@ -164,7 +163,8 @@ class FleetSearch(FleetMappings):
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
         for part, plans in every.items():
-            budget = np.where(plans.number(PP) > 1.0, _STAGED, plans.number(CHUNK))
+            own = np.where(plans.number(CHUNK) == _ROOMY[0], np.repeat(tried[part].number(CHUNK), len(_ROOMY)), STAGED)
+            budget = np.where(plans.number(PP) > 1.0, own, plans.number(CHUNK))
             every[part] = with_columns(plans, prefill_tokens=budget)
         # Most groups have room for their first plan; only the others need the rest.
         width = number * len(_ROOMY)
@@ -318,7 +318,9 @@ class FleetSearch(FleetMappings):
         whole = self.machines.priced((own * size, others * other_size))
         order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
         engines = decoders["software"][rows]
-        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
+        deep = decoders.number(PP)[rows], prefillers.number(PP)[columns]
+        keys = engines, size, other_size, *deep
+        sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
         order = first_of_keys(order, sizes, SAME)
         cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.demand.queues))
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
