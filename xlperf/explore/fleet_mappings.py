@@ -40,8 +40,8 @@ MOST_DENSE, MOST_RANKS = 64.0, 320.0
 CHUNKS = (8192.0, 2048.0, 512.0, 1024.0, 4096.0, 16384.0, 24576.0, 32768.0)
 """Trial prefill token budgets, the default of plans first. [-]"""
 _STAGES, STAGED = (2.0, 4.0, 8.0), 512.0
-"""Pipeline stages of the first round, where they can pay, and their prefill token budget beside the default: stages wait
-less for small ones. [-]
+"""Pipeline stages of the first round, where they can pay, and their prefill token budget beside the default: stages
+wait less for small ones. [-]
 """
 _AROUND, _MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
@@ -88,13 +88,6 @@ class FleetMappings:
             return [number for number in sizes if number < size]
         return [number for number in divisors(size) if number <= most] or [size]
 
-    def whole(self, part: str, size: np.ndarray) -> np.ndarray:
-        """Whether replicas in stages of some sizes make up the copies that are asked for."""
-        total = self.demand.size
-        if total != total:
-            return np.asarray(size <= self.machine(part).most)
-        return np.asarray(total % size == 0.0 if part == WHOLE else size < total)
-
     def staged(self, part: str, found: Table | None = None) -> Table:
         """Mappings with pipeline stages inside servers, if the form leaves them open.
 
@@ -132,7 +125,6 @@ class FleetMappings:
         columns |= {"accelerator": self.machine(part).accelerator, CHUNK: CHUNKS[0]}
         plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
         plans = with_columns(plans, num_accelerators=replica_size(plans))
-        plans = plans.take(np.flatnonzero((plans.number(PP) == 1.0) | self.whole(part, replica_size(plans))))
         if not self.experts:
             return plans
         return self.with_copies(part, with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
@@ -166,8 +158,7 @@ class FleetMappings:
         )
         for factor in (0.5, 2.0):
             plans = with_columns(more, pipeline_parallel=factor * more.number(PP))
-            plans = with_columns(plans, num_accelerators=replica_size(plans))
-            result.append(plans.take(np.flatnonzero(self.whole(part, replica_size(plans)))))
+            result.append(with_columns(plans, num_accelerators=replica_size(plans)))
         result = [plans for plans in result if len(plans)]
         plans = stacked(result) if result else near.take(slice(0))
         return self.with_copies(part, plans) if self.experts else plans

@@ -26,6 +26,7 @@ from xlperf.interop.software import STACKS, engines_on, searched_engines
 ONE, TWO = "continuous", "disaggregated"
 TP, PP, EP, DPA = DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention")
 PREFILL_POOL = "prefill_"  # start of the columns of the prefill pool
+PREFILL_COUNT, PREFILL_DEGREES = "prefill_accelerators", tuple(f"{PREFILL_POOL}{name}" for name in DEGREES)
 COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
 OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
@@ -36,7 +37,7 @@ NEVER = 3e8  # A latency that every request satisfies: ten years [s]
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
-    *(f"prefill_{name}" for name in DEGREES), CHUNK, LOAD, *OPTIONS,
+    *PREFILL_DEGREES, CHUNK, LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns that distinguish the plans of a fleet search."""
 
@@ -97,6 +98,12 @@ class Fleet(NamedTuple):
     def way(self) -> tuple[str, str]:
         """Engine and mode."""
         return str(self.plan["software"][0]), str(self.plan["mode"][0])
+
+    @property
+    def words(self) -> str:
+        """Engine and pools."""
+        sizes = {name: float(self.plan.number(name)[0]) for name in (PREFILL_COUNT, *DEGREES, *PREFILL_DEGREES)}
+        return way_words(*self.way, sizes | {"copy_size": float(self.plan.number(COUNT)[0])})
 
     @property
     def order(self) -> tuple[float, float, float, float, float]:
@@ -423,7 +430,6 @@ def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.asarray(codes[: len(first), None] == codes[len(first) :])
 
 
-PREFILL_COUNT = "prefill_accelerators"
 _PCIE, _SWITCHED = 64e9, ("switch", "fully-connected")
 """Links up to PCIe 5 [B/s], over which stages send less than tensor-parallel ranks; topologies of servers with stages:
 engines run none in a torus or a ring.
