@@ -69,7 +69,7 @@ class FleetMappings:
     def single_users(self) -> Table:
         """All mappings of copies with one pool on every engine, with one user on each replica."""
         size, sizes = self.demand.size, self.sizes(WHOLE)
-        tried = [plans for plans in (self.staged(WHOLE), self.mapped(WHOLE, sizes)) if len(plans)]
+        tried = [plans for plans in (self.staged(WHOLE, self.formats.take(slice(0))), self.mapped(WHOLE, sizes)) if len(plans)]
         plans = crossed(stacked(tried), "software", self.engines)
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else replica_size(plans))
         return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / replica_size(plans)), 1.0))
@@ -88,17 +88,19 @@ class FleetMappings:
             return [number for number in sizes if number < size]
         return [number for number in divisors(size) if number <= most] or [size]
 
-    def staged(self, part: str, found: Table | None = None) -> Table:
-        """Mappings with pipeline stages inside servers, if the form leaves them open.
+    def staged(self, part: str, found: Table) -> Table:
+        """Mappings with several pipeline stages: those of the form, or inside servers where they can pay.
 
-        Only where they can pay: if no plan ``found`` is of one domain of fast links, or no links are fast.
+        They can if no plan ``found`` is of one domain of fast links, or if no links are fast.
         """
-        machine, sizes = self.machine(part), self.sizes(part)
-        is_open = part == PREFILL or PP not in self.given
-        inside = found is not None and bool((found.number(TP) <= machine.inner).any())
-        if not is_open or not machine.stages or (inside and machine.is_fast):
+        machine, stages = self.machine(part), _STAGES
+        if part != PREFILL and PP in self.given:
+            stages = (self.given[PP],) if self.given[PP] > 1.0 else ()
+        elif not machine.stages or (machine.is_fast and (found.number(TP) <= machine.inner).any()):
+            stages = ()
+        if not stages:
             return self.formats.take(slice(0))
-        plans = self.mapped(part, [size for size in sizes if size <= machine.unit], stages=_STAGES)
+        plans = self.mapped(part, [size for size in self.sizes(part) if size <= machine.unit], stages=stages)
         plans = plans.take(np.flatnonzero(replica_size(plans) <= MOST_DENSE))
         return plans if part == DECODE else crossed(plans, CHUNK, (STAGED, CHUNKS[0]))
 
