@@ -69,8 +69,8 @@ class FleetMappings:
     def single_users(self) -> Table:
         """All mappings of copies with one pool on every engine, with one user on each replica."""
         size, sizes = self.demand.size, self.sizes(WHOLE)
-        tried = [plans for plans in (self.staged(WHOLE, self.formats.take(slice(0))), self.mapped(WHOLE, sizes)) if len(plans)]
-        plans = crossed(stacked(tried), "software", self.engines)
+        tried = self.staged(WHOLE, self.formats.take(slice(0))), self.mapped(WHOLE, sizes)
+        plans = crossed(stacked([own for own in tried if len(own)]), "software", self.engines)
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else replica_size(plans))
         return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / replica_size(plans)), 1.0))
 
@@ -93,11 +93,11 @@ class FleetMappings:
 
         They can if no plan ``found`` is of one domain of fast links, or if no links are fast.
         """
-        machine, stages = self.machine(part), _STAGES
+        machine, stages = self.machine(part), list(_STAGES)
         if part != PREFILL and PP in self.given:
-            stages = (self.given[PP],) if self.given[PP] > 1.0 else ()
+            stages = [self.given[PP]] if self.given[PP] > 1.0 else []
         elif not machine.stages or (machine.is_fast and (found.number(TP) <= machine.inner).any()):
-            stages = ()
+            stages = []
         if not stages:
             return self.formats.take(slice(0))
         plans = self.mapped(part, [size for size in self.sizes(part) if size <= machine.unit], stages=stages)

@@ -203,8 +203,8 @@ class FleetSearch(FleetMappings):
         found = self.roomy(named, len(self.engines))
         staged = {part: crossed(self.staged(part, found[part]), "software", self.engines) for part in parts}
         if any(len(own) for own in staged.values()):
-            more = self.roomy({part: own for part, own in staged.items() if len(own)}, len(self.engines))
-            found |= {part: stacked([found[part], own]) for part, own in more.items()}
+            deep = self.roomy({part: own for part, own in staged.items() if len(own)}, len(self.engines))
+            found |= {part: stacked([found[part], own]) for part, own in deep.items()}
         result = self.probed(found)
         tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
         more = self.probed(self.roomy(tried))
