@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.ownership import cost_bridge, evaluate_ownership
 from xlperf.explore.changed_catalogs import changed_catalog
 from xlperf.explore.forms import answers_of, answers_table, form_of, plan_of, ways_of
-from xlperf.explore.money import most_fed
+from xlperf.explore.money import fastest_fed
 from xlperf.explore.search import search
 from xlperf.explore.vary import read_variation
 
@@ -173,12 +174,12 @@ def test_the_most_that_a_limit_feeds_is_the_largest_number_that_keeps_it(catalog
             self.count, self.results = count, self
 
         def number(self, name: str) -> np.ndarray:
-            return np.array([self.count * (1000.0 + 200.0 / self.count)])
+            return np.array([1.0 / self.count if name == "run_time" else self.count * (1000.0 + 200.0 / self.count)])
 
-    counts = np.arange(8.0, 2048.0, 8.0)
-    for limit in (9e3, 1e5, 1e6, 1e7):
-        best = most_fed(limit, counts, Found)  # type: ignore[arg-type]
-        assert best.count == counts[counts * 1000.0 + 200.0 <= limit].max()  # type: ignore[attr-defined]
+    every = np.arange(8.0, 2048.0, 8.0)
+    for limit, counts in itertools.product((9e3, 1e5, 1e6, 1e7), (every, every[::5])):
+        best = fastest_fed(limit, every, counts, Found)  # type: ignore[arg-type]
+        assert best.count == every[every * 1000.0 + 200.0 <= limit].max()  # type: ignore[attr-defined]
 
 
 def test_from_the_break_even_load_on_own_accelerators_cost_no_more(catalog: Catalog) -> None:

@@ -1,7 +1,8 @@
-"""Searches that compute memory before the rest, and that choose machines, counts and prices together."""
+"""Searches that compute memory first, that choose machines, counts and prices together, and stages of copies."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from conftest import csv_rows
 from search_plans import SERVE, TRAIN, plan
 
 from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.explore.candidates import candidates, with_mapping
+from xlperf.explore.fleet_plans import crossed
+from xlperf.explore.forms import answer_of
 from xlperf.explore.objectives import limit_of
 from xlperf.explore.search import search
+from xlperf.explore.serve import serving_ways
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +101,45 @@ def test_the_cheapest_cluster_within_some_days_is_that_of_brute_force(
     assert none.code == 1 and "none keeps run time <= 0.0416667 day" in none.err
     odd = command(*asked, "--vary", "networks.link bandwidth=x0.5..x1")
     assert odd.code == 2 and "a search needs values, not a range" in odd.err
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "users", "speed", "sizes", "words"),
+    [  # more than a server of fast links has room for; and cards without fast links
+        ("Meta-Llama-3.1-405B", "A100-SXM4-80GB", 300.0, 5.0, (4.0, 8.0, 16.0), "vLLM in one pool (TP8 x PP2)"),
+        ("Meta-Llama-3.1-70B", "L40S", 2000.0, 20.0, (2.0, 4.0, 8.0), "vLLM in one pool (TP8 x PP4)"),
+    ],
+)
+def test_the_stages_of_a_copy_are_what_brute_force_finds(
+    catalog: Catalog, model: str, accelerator: str, users: float, speed: float, sizes: tuple[float, ...], words: str
+) -> None:
+    """No copy of a grid with 1, 2 and 4 stages needs fewer accelerators, and the stated answer is answered alike."""
+    asked = {"model": model, "accelerator": accelerator, "users": users, "speed per user": speed, "software": "vllm",
+             "prompt length": 2000.0, "output length": 500.0, "ttft target": 8000.0, "precision": "bf16"}  # fmt: skip
+
+    def form(**more: Any) -> Any:
+        every = asked | {name.replace("_", " "): value for name, value in more.items()}
+        return table_from_rows("serve", list(every), [list(every.values())])
+
+    rows = [
+        {"tensor parallel": size, "pipeline parallel": stages, "num accelerators": size * stages, "prefill tokens": 512}
+        for size, stages in itertools.product(sizes, (1.0, 2.0, 4.0))
+    ]
+    shared = {name: asked[name] for name in ("model", "accelerator", "prompt length", "output length", "precision")}
+    shared |= {"software": "vllm", "mode": "continuous"}
+    plans = table_from_rows("inference", [*shared, *rows[0]], [[*shared.values(), *row.values()] for row in rows])
+    loads = np.unique(np.round(np.geomspace(8.0, users, 60)))
+    tried = crossed(plans, "concurrency", loads.tolist())
+    results = evaluate(tried, catalog, results=("fits", "tpot", "ttft"))
+    good = (results.number("fits") == 1.0) & (results.number("tpot") <= 1.0 / speed) & (results.number("ttft") <= 8.0)
+    most = np.where(good, tried.number("concurrency"), 1e-9).reshape(len(plans), -1).max(axis=1)
+    least = np.ceil(np.ceil(users / most) * plans.number("num_accelerators") / 8.0) * 8.0
+    assert least.argmin() % 3 > 0, "stages pay here"
+    answer = answer_of(form(mode="continuous"), catalog)
+    assert answer["accelerators"] <= least.min() and words in answer["answer"]
+    stated = {name: answer[name] for name in ("tensor_parallel", "pipeline_parallel", "concurrency")}
+    again = answer_of(form(mode="continuous", num_accelerators=answer["copy_size"], **stated), catalog)
+    assert again["accelerators"] == answer["accelerators"] and again["tpot"] == answer["tpot"]
+    free, flat = (serving_ways(form(**more), catalog) for more in ({}, {"pipeline_parallel": 1.0}))
+    assert free[0].accelerators <= flat[0].accelerators
+    assert {float(way.plan.number("pipeline_parallel")[0]) for way in flat} == {1.0}

@@ -130,7 +130,7 @@ def _code_lines(path: Path) -> int:
     return len(code)
 
 
-LONG_MODULES = {"xlperf/explore/fleets.py": 454}
+LONG_MODULES: dict[str, int] = {}
 """Lines of code of modules that are longer than the limit: lower an entry when its module shrinks, add none."""
 
 

@@ -16,8 +16,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
+from xlperf.explore.fleet_mappings import CHUNKS, WHOLE, FleetMappings
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
-from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
 from xlperf.explore.mappings import started
 from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
@@ -68,7 +68,7 @@ class _Search:
         """``replica``: plan of a replica on the first of the accelerators ``names``."""
         self.names, self.tpot, self.catalog = names, tpot, catalog
         machines = Machines.of(replica, "", catalog, False)
-        self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
+        self.space = FleetMappings(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
 
     def best(self) -> Table:
         """The best plan on each accelerator at its largest load; with one request if none satisfies the speed."""

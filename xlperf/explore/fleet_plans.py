@@ -24,7 +24,9 @@ from xlperf.explore.space import divisors
 from xlperf.interop.software import STACKS, engines_on, searched_engines
 
 ONE, TWO = "continuous", "disaggregated"
-TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
+TP, PP, EP, DPA = DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention")
+PREFILL_POOL = "prefill_"  # start of the columns of the prefill pool
+PREFILL_COUNT, PREFILL_DEGREES = "prefill_accelerators", tuple(f"{PREFILL_POOL}{name}" for name in DEGREES)
 COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
 OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
@@ -35,7 +37,7 @@ NEVER = 3e8  # A latency that every request satisfies: ten years [s]
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
-    *(f"prefill_{name}" for name in DEGREES), CHUNK, LOAD, *OPTIONS,
+    *PREFILL_DEGREES, CHUNK, LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns that distinguish the plans of a fleet search."""
 
@@ -98,6 +100,12 @@ class Fleet(NamedTuple):
         return str(self.plan["software"][0]), str(self.plan["mode"][0])
 
     @property
+    def words(self) -> str:
+        """Engine and pools."""
+        sizes = {name: float(self.plan.number(name)[0]) for name in (PREFILL_COUNT, *DEGREES, *PREFILL_DEGREES)}
+        return way_words(*self.way, sizes | {"copy_size": float(self.plan.number(COUNT)[0])})
+
+    @property
     def order(self) -> tuple[float, float, float, float, float]:
         """Sort key: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
         each = float(self.results.number("tokens_per_second_per_accelerator")[0])
@@ -108,9 +116,20 @@ class Fleet(NamedTuple):
 def way_words(software: str, mode: str, sizes: Mapping[str, Any]) -> str:
     """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
     if mode != TWO:
-        return f"{software_title(software)} in one pool"
+        return f"{software_title(software)} in one pool{_stage_words(sizes)}"
     prefill = sizes["prefill_accelerators"]
-    return f"{software_title(software)}, {prefill:,.0f} prefill and {sizes['copy_size'] - prefill:,.0f} decode"
+    first = f"{prefill:,.0f} prefill{_stage_words(sizes, PREFILL_POOL)}"
+    return f"{software_title(software)}, {first} and {sizes['copy_size'] - prefill:,.0f} decode{_stage_words(sizes)}"
+
+
+def _stage_words(sizes: Mapping[str, Any], pool: str = "") -> str:
+    """The degrees of a pool with several pipeline stages.
+
+    >>> _stage_words({TP: 8.0, PP: 2.0}), _stage_words({TP: 8.0, PP: 1.0})
+    (' (TP8 x PP2)', '')
+    """
+    ranks, stages = sizes[f"{pool}{TP}"], sizes[f"{pool}{PP}"]
+    return f" (TP{ranks:.0f} x PP{stages:.0f})" if stages > 1.0 else ""
 
 
 def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
@@ -381,10 +400,15 @@ def least_numbers(
     return high, *fleets
 
 
+def replica_size(plans: Table, pool: str = "") -> Array:
+    """Accelerators of a replica, all its stages together; ``pool``: start of the columns of its pool. [-]"""
+    return np.asarray(plans.number(f"{pool}{TP}") * plans.number(f"{pool}{PP}"))
+
+
 def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
     """Plans with given numbers of decode and prefill replicas."""
-    prefill = prefillers * plans.number(f"prefill_{TP}")
-    return with_columns(plans, num_accelerators=decoders * plans.number(TP) + prefill, prefill_accelerators=prefill)
+    prefill = prefillers * replica_size(plans, PREFILL_POOL)
+    return with_columns(plans, num_accelerators=decoders * replica_size(plans) + prefill, prefill_accelerators=prefill)
 
 
 def in_copies(
@@ -406,7 +430,10 @@ def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.asarray(codes[: len(first), None] == codes[len(first) :])
 
 
-PREFILL_COUNT = "prefill_accelerators"
+_PCIE, _SWITCHED = 64e9, ("switch", "fully-connected")
+"""Links up to PCIe 5 [B/s], over which stages send less than tensor-parallel ranks; topologies of servers with stages:
+engines run none in a torus or a ring.
+"""
 
 
 class Machine(NamedTuple):
@@ -417,15 +444,20 @@ class Machine(NamedTuple):
     server: float  # accelerators of one purchase, 1 in slices
     most: float  # accelerators of the network
     inner: float  # of its innermost tier
+    is_fast: bool  # whether links inside a server are faster than PCIe
+    stages: bool  # whether servers are joined by switches, so that a copy may have pipeline stages
 
     @staticmethod
     def of(plans: Table, catalog: Catalog) -> Machine:
         """The accelerator that the first of some plans names."""
         unit, most = (float(sizes[0]) for sizes in server_sizes(plans, catalog))
         tiers = network_tiers_of(plans, catalog)
-        inner = float(catalog.tables["networks"].number("size")[tiers[0]]) if len(tiers) else np.inf
+        networks = catalog.tables["networks"]
+        inner = float(networks.number("size")[tiers[0]]) if len(tiers) else np.inf
+        is_fast = len(tiers) == 0 or bool(networks.number("link_bandwidth")[tiers[0]] > _PCIE)
+        stages = len(tiers) > 1 and str(networks.text("topology")[tiers[0]]) in _SWITCHED
         server = 1.0 if in_slices(plans, catalog) else unit
-        return Machine(str(plans.text("accelerator")[0]), unit, server, most, inner)
+        return Machine(str(plans.text("accelerator")[0]), unit, server, most, inner, is_fast, stages)
 
 
 class Machines(NamedTuple):

@@ -17,25 +17,25 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
+from xlperf.explore.fleet_mappings import CHUNKS, DECODE, PREFILL, STAGED, WHOLE, FleetMappings
 from xlperf.explore.fleet_plans import (
     CHUNK,
-    COPY_SIZES,
     COUNT,
     DEGREES,
     DISPATCH,
     DPA,
-    EP,
     EQUAL,
     LOAD,
     NEVER,
     ONE,
     OPTIONS,
+    PP,
+    PREFILL_POOL,
     ROUND,
     TP,
     TWO,
     Demand,
     Fleet,
-    Machine,
     Machines,
     Pairs,
     Probed,
@@ -43,29 +43,21 @@ from xlperf.explore.fleet_plans import (
     at_targets,
     copies_of_replicas,
     crossed,
-    degrees_of,
     distinct_keys,
     first_of_keys,
     first_ways,
     in_copies,
     least_numbers,
     least_of_keys,
+    replica_size,
     same_values,
     whole_replicas,
     with_columns,
     with_pools,
 )
-from xlperf.explore.mappings import sold_counts, started
+from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
-from xlperf.explore.space import divisors
 
-WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
-"""Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""
-MOST_DENSE, MOST_RANKS = 64.0, 320.0
-"""Largest replicas: of dense models and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
-CHUNKS = (8192.0, 2048.0, 512.0, 1024.0, 4096.0, 16384.0, 24576.0, 32768.0)
-"""Trial prefill token budgets, the default of plans first. [-]"""
-AROUND, MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 PAIRS, SMALL, SAME = 20, 2, 2
 """Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
@@ -74,12 +66,6 @@ inside a server, and the number with replicas of equal sizes. [-]
 LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
-_FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
-"""Trial attention replicas and expert groups over the best mapping's. [-]"""
-_PROBE, _DECODERS = 31.0, 8.0
-"""Replicas of the other pool per replica of the probed pool, and decode replicas of a probe: enough that the few
-requests of each need not be a whole number. [-]
-"""
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
@@ -97,23 +83,18 @@ STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second", "queue_t
 """Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
 
 
-class FleetSearch:
-    """The search for fleets of one demand; degrees that the form gives are fixed."""
+class FleetSearch(FleetMappings):
+    """The search for fleets of one demand."""
 
     def __init__(
         self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
         wide_cache: str = "",
     ) -> None:  # fmt: skip
-        """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
-        self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
-        self.machines, self.rivals = machines, "software"
-        rows = catalog.rows("models", formats.text("model"), formats, "model")
-        self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
+        super().__init__(formats, engines, demand, machines, catalog, wide_cache)
+        self.rivals, self.known = "software", set[object]()
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
-        self.wide_cache, self.known = wide_cache, set[object]()
         decoding = (self.output - 1.0) * demand.tpot
         self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
-        self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
     def fleets(self, modes: Sequence[str], all_engines: bool = True) -> list[Fleet]:
         """The cheapest fleet of each engine and mode that serves the demand, the cheapest first.
@@ -127,7 +108,7 @@ class FleetSearch:
         if WHOLE in parts:
             best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
             if self.waiting > _PATIENT:  # waiting requests change the order of sizes
-                best_copies.append(parts[WHOLE].near().best(1, "software", TP))
+                best_copies.append(parts[WHOLE].near().best(1, "software", TP, PP))
             alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
@@ -150,51 +131,7 @@ class FleetSearch:
         used, accelerators = (float((own + other)[0]) for own, other in (counts, whole))
         return Fleet(plan, results, users, used, accelerators, float(self.machines.priced(whole)[0]))
 
-    def single_users(self) -> Table:
-        """All mappings of copies with one pool on every engine, with one user on each replica."""
-        size, plans = self.demand.size, crossed(self.mapped(WHOLE, self.sizes(WHOLE)), "software", self.engines)
-        plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
-        return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
-
     # --- mappings
-
-    def sizes(self, part: str) -> list[float]:
-        """Replica sizes of the first round."""
-        if TP in self.given and part != PREFILL:
-            return [self.given[TP]]
-        machine, size = self.machine(part), self.demand.size
-        most = MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, machine.unit)
-        most = min(machine.most, MOST_RANKS, most)
-        sizes = sorted({number for number in (*COPY_SIZES, machine.unit, MOST_RANKS) if number <= most})
-        if size != size:
-            return sizes
-        if part != WHOLE:
-            return [number for number in sizes if number < size]
-        return [number for number in divisors(size) if number <= most] or [size]
-
-    def machine(self, part: str) -> Machine:
-        """The machine of a part of a fleet."""
-        return self.machines.prefill if part == PREFILL else self.machines.own
-
-    def mapped(self, part: str, sizes: Sequence[float], every: bool = False, **fixed: float) -> Table:
-        """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node."""
-        given = fixed if part == PREFILL else self.given | fixed
-        rows: list[tuple[float, float, float]] = []
-        for size in sizes:
-            degrees = degrees_of(size, every)
-            attention = [given[DPA]] if DPA in given else degrees
-            experts = [given[EP]] if EP in given else degrees if self.experts else [1.0]
-            rows += [(size, replicas, group) for replicas in attention for group in experts]
-        index = np.repeat(np.arange(len(self.formats)), len(rows))
-        size, replicas, group = np.tile(np.array(rows, dtype=np.float64).reshape(-1, 3).T, len(self.formats))
-        columns: dict[str, object] = {
-            TP: size, DPA: replicas, EP: group, COUNT: size, "pipeline_parallel": 1.0, CHUNK: CHUNKS[0],
-        }  # fmt: skip
-        columns["accelerator"] = self.machine(part).accelerator
-        plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
-        if not self.experts:
-            return plans
-        return self.with_copies(part, with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
 
     def fits(self, tried: Mapping[str, Table]) -> dict[str, np.ndarray]:
         """Whether plans of each part are legal, start and fit in memory."""
@@ -225,6 +162,10 @@ class FleetSearch:
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
+        for part, plans in every.items():
+            own = np.where(plans.number(CHUNK) == _ROOMY[0], np.repeat(tried[part].number(CHUNK), len(_ROOMY)), STAGED)
+            budget = np.where(plans.number(PP) > 1.0, own, plans.number(CHUNK))
+            every[part] = with_columns(plans, prefill_tokens=budget)
         # Most groups have room for their first plan; only the others need the rest.
         width = number * len(_ROOMY)
         first = self.fits({part: plans.take(slice(0, None, width)) for part, plans in every.items()})
@@ -245,35 +186,26 @@ class FleetSearch:
             if not starts.any():
                 continue
             startable = known.take(np.flatnonzero(starts))
-            best = startable.near().best(OF_SIZE, TP).plans
+            best = startable.near().best(OF_SIZE, TP, PP).plans
             tried = [best, *self.other_options(best)]
             if len(self.engines) > 1:
                 tried.append(
                     startable.take(np.flatnonzero(startable.need <= SPREAD * startable.need.min()))
-                    .best(1, TP, DPA)
+                    .best(1, TP, DPA, PP)
                     .plans
                 )
             plans.append(with_columns(stacked(tried), software=engine))
         return stacked(plans)
 
-    def other_options(self, plans: Table) -> list[Table]:
-        """Plans with one option changed: KV-cache precision and, of MoE models, overlap and dispatch."""
-        results = []
-        if self.wide_cache:
-            narrow = str(self.formats["kv_precision"][0])
-            is_wide = plans.text("kv_precision") == self.wide_cache
-            results.append(with_columns(plans, kv_precision=np.where(is_wide, narrow, self.wide_cache)))
-        if self.experts:
-            sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
-            direct = sent.take(np.flatnonzero(sent.text(DISPATCH) == "nodes"))
-            overlapped = with_columns(sent, two_batch_overlap=1.0 - sent.number("two_batch_overlap"))
-            results += [overlapped, with_columns(direct, expert_dispatch="ranks")]
-        return [own for own in results if len(own)]
-
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
         """Mappings of copies and pools, coarse to fine: one budget on every engine, then options, then neighbours."""
         named = {part: crossed(self.mapped(part, self.sizes(part)), "software", self.engines) for part in parts}
-        result = self.probed(self.roomy(named, len(self.engines)))
+        found = self.roomy(named, len(self.engines))
+        staged = {part: crossed(self.staged(part, found[part]), "software", self.engines) for part in parts}
+        if any(len(own) for own in staged.values()):
+            deep = self.roomy({part: own for part, own in staged.items() if len(own)}, len(self.engines))
+            found |= {part: stacked([found[part], own]) for part, own in deep.items()}
+        result = self.probed(found)
         tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
         more = self.probed(self.roomy(tried))
         result = {part: Probed.joined([result[part], more[part]]) for part in tried}
@@ -281,8 +213,8 @@ class FleetSearch:
         for part, known in result.items():
             near = known.best(EACH, "software").plans
             parted = [self.beside(part, near)]
-            several = known.best(OF_SIZE, "software", TP).best(EACH, "software").plans
-            parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS[1:])]
+            several = known.best(OF_SIZE, "software", TP, PP).best(EACH, "software").plans
+            parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS)]
             parted += [self.between(part, near, engine) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
             if parted:
@@ -290,42 +222,6 @@ class FleetSearch:
         fits = self.fits(tried)
         more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
-
-    def beside(self, part: str, near: Table) -> Table:
-        """Mappings with fewer and with more attention replicas or expert groups, and with other options."""
-        result = self.other_options(near)
-        for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
-            for factor in factors if part == PREFILL or name not in self.given else ():
-                degree = factor * near.number(name)
-                good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
-                result.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
-        result = [plans for plans in result if len(plans)]
-        plans = stacked(result) if result else near.take(slice(0))
-        return self.with_copies(part, plans) if self.experts else plans
-
-    def with_copies(self, part: str, plans: Table) -> Table:
-        """Plans with redundant experts for large groups, and without options that have no effect."""
-        copied, alone = np.maximum(plans.number(EP) - self.experts, 0.0), plans.number(DPA) == 1.0
-        overlapped = np.where(alone, 0.0, plans.number("two_batch_overlap"))
-        sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
-        return with_columns(plans, redundant_experts=copied, two_batch_overlap=overlapped, expert_dispatch=sent)
-
-    def between(self, part: str, near: Table, engine: str) -> Table:
-        """Mappings of sizes between an engine's best size and its neighbours."""
-        of_engine = near.take(np.flatnonzero(near.text("software") == engine)[:1])
-        if not len(of_engine) or (TP in self.given and part != PREFILL):
-            return of_engine.take(slice(0))
-        best = float(of_engine.number(TP)[0])
-        machine = self.machine(part)
-        sold = sold_counts(machine.unit, machine.most, min(AROUND * best, MOST_RANKS))
-        between = sold[(sold > best / AROUND) & ~np.isin(sold, self.sizes(part))]
-        if self.demand.size == self.demand.size:
-            between = between[between < self.demand.size]
-        if not len(between):
-            return of_engine.take(slice(0))
-        between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
-        options = {name: of_engine[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in of_engine}
-        return with_columns(self.mapped(part, between.tolist(), every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """Accelerators that plans of each part need at their largest loads within targets; known plans are left out."""
@@ -348,18 +244,6 @@ class FleetSearch:
             start = end
         return result
 
-    def stated(self, part: str, plans: Table) -> Table:
-        """One-pool copies, or a replica of a pool beside enough replicas of the other pool not to limit it."""
-        size = plans.number(TP)
-        if part == WHOLE:
-            given = self.demand.size
-            return with_columns(plans, mode=ONE, num_accelerators=given if given == given else size)
-        most = np.floor(self.machine(part).most / size)
-        number = np.clip(most - 1.0, 1.0, _DECODERS if part == DECODE else 1.0)
-        others = np.clip(most - number, 1.0, _PROBE * number)
-        prefill = size * (number if part == PREFILL else others)
-        return with_columns(plans, mode=TWO, num_accelerators=size * (others + number), prefill_accelerators=prefill)
-
     def targeted(self, part: str, plans: Table) -> Table:
         """Plans with the targets of their part."""
         first = NEVER if part == DECODE else self.demand.first
@@ -367,13 +251,14 @@ class FleetSearch:
 
     def scored(self, part: str, plans: Table, batch: Array, rate: Array) -> Probed:
         """Accelerators that plans of a part need, each at its largest load within the targets."""
-        demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
+        demand, replica = self.demand, replica_size(plans)
+        size = plans.number(COUNT) if part == WHOLE else replica
         if part != WHOLE:
             prefill = plans.number("prefill_accelerators")
             with np.errstate(divide="ignore"):
                 need = (prefill if part == PREFILL else plans.number(COUNT) - prefill) / rate
             return Probed.of(with_columns(plans, concurrency=np.maximum(batch, 1.0)), need, need)
-        load, share = batch * size / plans.number(TP), np.ones(len(batch))
+        load, share = batch * size / replica, np.ones(len(batch))
         if demand.load == demand.load:
             share = np.where(load >= demand.load, demand.load / np.maximum(load, 1.0), 0.0)
         with np.errstate(divide="ignore"):
@@ -421,7 +306,7 @@ class FleetSearch:
             same &= free | same_values(decoders[name], prefillers[name])
         rows, columns = np.nonzero(same)
         # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
-        size, other_size = decoders.number(TP)[rows], prefillers.number(TP)[columns]
+        size, other_size = replica_size(decoders)[rows], replica_size(prefillers)[columns]
         rates = other_size / prefill.need[columns], size / decode.need[rows]
         prompts = np.maximum(prefillers.number(CHUNK)[columns] / self.prompt, 1.0)
         first = np.where(self.demand.first < NEVER, self.demand.first, prompts / rates[0])
@@ -433,7 +318,9 @@ class FleetSearch:
         whole = self.machines.priced((own * size, others * other_size))
         order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
         engines = decoders["software"][rows]
-        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
+        deep = decoders.number(PP)[rows], prefillers.number(PP)[columns]
+        keys = engines, size, other_size, *deep
+        sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
         order = first_of_keys(order, sizes, SAME)
         cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.demand.queues))
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
@@ -465,7 +352,7 @@ class FleetSearch:
         wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
         pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
         rate, share = pairs.rates(self.demand, self.output)
-        size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
         most = min(self.machines.own.most, LARGEST)
         copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
         if demand.load == demand.load and not demand.is_rate:
@@ -523,7 +410,7 @@ class FleetSearch:
         """Whether hardly a request in flight waits for a prefill or a place; with a TTFT target some may."""
         if self.demand.first < NEVER:
             return np.ones(len(plans), dtype=bool)
-        replicas, users = plans.number(COUNT) / plans.number(TP), plans.number(LOAD)
+        replicas, users = plans.number(COUNT) / replica_size(plans), plans.number(LOAD)
         waiting = results.number("tokens_per_second") / self.output * results.number("queue_time")
         places = users <= results.number("max_batch_size") * replicas * (1.0 + ROUND)
         one = np.isnan(plans.number("prefill_accelerators"))
@@ -531,7 +418,8 @@ class FleetSearch:
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""
-        total, size, other = self.demand.size, *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        total = self.demand.size
+        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
         tried: list[tuple[float, ...]] = []
         for row in range(len(size)):
             number = np.arange(1.0, total // size[row] + 1.0)

@@ -332,14 +332,15 @@ def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
     return no_answer(reason) | {name: most[name] for name in names}
 
 
-MOST_FED = 6  # most numbers of accelerators to map for a facility power limit [-]
+MOST_FED, _FINER = 6, 3  # most numbers of accelerators to map for a facility power limit, coarse and finer [-]
 
 
-def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> Search:
-    """The run on the most accelerators that a power [W] feeds, or else the last run tried.
+def fastest_fed(limit: float, every: Array, counts: Array, mapped: Callable[[float], Search]) -> Search:
+    """The fastest run on about the most accelerators that a power [W] feeds, or else the last run tried.
 
-    ``counts``: candidate numbers of accelerators, ascending [-]. ``mapped``: gives the best mapping on a number of
-    accelerators. The power per accelerator depends on its work, so the power at one number determines the next.
+    ``counts``: coarse numbers of accelerators among ``every`` candidate, both ascending [-]. ``mapped``: gives the best
+    mapping on a number of accelerators. The power per accelerator depends on its work, so the power at one number
+    determines the next; then come the largest numbers above the best coarse one.
     """
     tried: dict[int, Search] = {}
     best, place = -1, int(np.searchsorted(counts, _FIRST_FED, side="right")) - 1
@@ -347,14 +348,24 @@ def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> 
         place = max(place, 0)
         result = tried[place] = mapped(float(counts[place]))
         if result.kind == GOOD:
-            power = float(result.results.number("grid_power")[0])
+            power = _drawn(result)
             best = max(best, place) if power <= limit else best
             place = int(np.searchsorted(counts, limit / power * counts[place], side="right")) - 1
         else:
             place = place // 2 if result.kind == ILLEGAL else int(np.searchsorted(counts, 4.0 * counts[place]))
         if max(place, 0) in tried and best < 0:
             place = min(tried) - 1
-    return tried[best] if best >= 0 else result
+    if best < 0:
+        return result
+    most = limit / _drawn(tried[best]) * counts[best]
+    finer = every[(every > counts[best]) & (every <= most)][::-1][:_FINER].tolist()
+    runs = [*tried.values(), *map(mapped, finer)]
+    fed = [run for run in runs if run.kind == GOOD and _drawn(run) <= limit]
+    return min(fed, key=lambda run: float(run.results.number("run_time")[0]))
+
+
+def _drawn(run: Search) -> float:
+    return float(run.results.number("grid_power")[0])
 
 
 def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:

@@ -435,13 +435,8 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
     near = next((place for place, badge in enumerate(badges) if badge != _FAR), None)
     if near is None:
         return " No measured run is near this way or any other: treat it as an estimate."
-    plan, count = fleets[near].plan, fleets[near].accelerators
-    sizes = {name: float(plan.number(column)[0]) for name, column in _SIZES.items()}
-    there = f"{count:,.0f} {accelerator} with {way_words(*fleets[near].way, sizes)} are near measured runs"
+    there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words} are near measured runs"
     return f" No measured run is near this way: treat it as an estimate; {there}."
-
-
-_SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
 
 
 _LABELS = {"fp4": "NVFP4"}  # names of formats in answers; others as their first word in capitals

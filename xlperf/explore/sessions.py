@@ -110,7 +110,7 @@ def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
     for fleet in fleets:
         plan = fleet.plan
         degrees = tuple(plan.value(name) for name in DEGREES)
-        if plan.stated(COUNT) == degrees[0] * plan.value("pipeline_parallel"):
+        if plan.stated(COUNT) == degrees[0] * degrees[1]:
             named.setdefault((plan.word("software"), *degrees), fleet)
     return list(named.values()) or fleets
 

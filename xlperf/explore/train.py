@@ -26,7 +26,7 @@ from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.candidates import Candidates, candidates, uneven_chunks
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of, started
-from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
+from xlperf.explore.money import cost_words, fastest_fed, hours_of, lacking_words, run_beyond_power, stated_prices
 from xlperf.explore.objectives import (
     GOOD,
     PLAN,
@@ -312,9 +312,9 @@ def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
 
 
 def _fed(form: Table, catalog: Catalog) -> Search:
-    """The run on the most accelerators that the facility power limit feeds."""
+    """The fastest run that the facility power limit feeds."""
     limit = float(form.number("facility_power_limit")[0])
-    return most_fed(limit, _promising(form, catalog)[1], partial(_mapped, form, catalog=catalog))
+    return fastest_fed(limit, *_promising(form, catalog), partial(_mapped, form, catalog=catalog))
 
 
 def _keeps(searched: Search, deadline: float) -> bool:

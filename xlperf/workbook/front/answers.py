@@ -157,8 +157,8 @@ def _curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Asked) -
 
 def _compared(page: Page, cells: dict[str, str], columns: Sequence[Column], others: list[str]) -> None:
     """The same question on other accelerators, each mapped anew: forms below all results, answers beside them."""
-    mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
-               "data_parallel_attention", "concurrency", "way")  # fmt: skip
+    mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "pipeline_parallel",
+               "expert_parallel", "data_parallel_attention", "concurrency", "way")  # fmt: skip
     changed = [{**dict.fromkeys(mapping, "auto"), "accelerator": name} for name in others]
     asked = page.again(columns, cells, _OTHERS_TOP + 1, changed)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
