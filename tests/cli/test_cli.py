@@ -439,4 +439,4 @@ def test_explain_ends_with_the_limits_of_each_phase(command: Command, tmp_path: 
         told = re.fullmatch(rf"{words} ([\d.,]+) ms: (.*)", line)
         assert told is not None and float(told[1]) == pytest.approx(result[name], rel=1e-3)
         assert sum(map(float, re.findall(r"(\d+) %", told[2]))) == pytest.approx(100.0, abs=3.0)
-        assert {"memory", "compute", "waiting"} <= set(re.findall(r"[a-z]+", told[2]))
+        assert {"memory", "overhead", "waiting"} <= set(re.findall(r"[a-z]+", told[2]))

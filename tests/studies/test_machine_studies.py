@@ -132,7 +132,7 @@ def test_rollouts_on_machines_of_their_own_are_fastest_and_more_of_them_the_long
     for length in ("1,000", "16,000"):
         words = [f"{mode}, {length} tokens" for mode in ("synchronous", "partial", "asynchronous")]
         times = [cell(modes, case, "step_time") for case in words]
-        assert times == sorted(times, reverse=True)
+        assert times[0] > times[1] > 0.98 * times[2], "the longest rollouts may be a tie of the last two"
     few, many = (
         cell(modes, f"asynchronous, {length} tokens", "rollout_accelerators") for length in ("1,000", "16,000")
     )

@@ -26,7 +26,7 @@ from xlperf.base import resources
 from xlperf.cli import run
 
 README = ROOT / "README.md"
-PICTURES = {"serve": 2, "train": 3, "compare": 5}
+PICTURES = {"serve": 3, "train": 4, "compare": 6}
 """Pages of the printed workbook by the name of the picture."""
 _SCALE = 1.62
 """Pixels of a point, so that a front sheet is some 1,250 pixels wide."""

@@ -19,6 +19,9 @@ ALONE = {
 }  # fmt: skip
 
 
+BEFORE = {"software_release": "0.4.6.post1"}
+
+
 def steps(*changes: dict[str, Any]) -> list[float]:
     """Time per token of the plan with each of the changes. [s]"""
     rows = [{**ALONE, **change} for change in changes]
@@ -44,18 +47,23 @@ def test_one_row_takes_the_arithmetic_of_the_shortest_tile() -> None:
 
 
 def test_a_machine_of_little_arithmetic_computes_idle_rows_and_a_balanced_one_hides_them() -> None:
-    """64 rows are 64 FLOP a byte of weights in 16 bits: more than H20 has (37), less than H100 (295)."""
-    few, many, balanced, more = steps(
-        {}, {"batch_size": 32}, *({"accelerator": "H100-SXM-80GB", "batch_size": b} for b in (1, 32))
-    )
+    """64 rows are 64 FLOP a byte of weights in 16 bits: more than H20 has (37), less than H100 (295). Libraries of CUDA
+    12.6 and newer have tiles of a few rows.
+    """
+    few, many, balanced, more, newest = steps(
+        BEFORE, {**BEFORE, "batch_size": 32},
+        *({**BEFORE, "accelerator": "H100-SXM-80GB", "batch_size": b} for b in (1, 32)), {},
+    )  # fmt: skip
     idle = 2.0 * 64.0 * 13.2e9 / 148e12
     assert idle < few < many < 1.4 * few, "32 sequences share the tile of one"
     assert balanced < 0.6 * few and balanced < more
+    assert newest < 0.7 * few, "as long as its bytes take"
 
 
 def test_experts_and_weights_that_are_unpacked_have_short_tiles() -> None:
     mixture = {"model": "Qwen3-30B-A3B"}
-    dense, experts, narrow = steps({}, mixture, {"precision": "int4", "activation_precision": "bf16"})
+    unpacked = {"precision": "int4", "activation_precision": "bf16"}
+    dense, experts, narrow = steps(*({**BEFORE, **each} for each in ({}, mixture, unpacked)))
     assert experts < 0.6 * dense, "3.3 billion weights of 14.8, and launches"
     assert narrow < 0.5 * dense, "a quarter of the bytes by few rows, not the arithmetic of 64"
 
