@@ -355,8 +355,9 @@ BARS = {"step_time": 0.11, "ttft": 0.45, "memory": 0.20, "tpot": 0.17}
 """Largest median error of the other rows of a left-out source after one run."""
 
 
-MOST_ROWS, FEWEST_SOURCES = 12, 6
-"""Rows of a source that are enough for ten runs and others, and sources whose share in the band tells something."""
+MOST_ROWS, FEWEST_SOURCES, MANY_SOURCES = 12, 6, 10
+"""Rows of a source that are enough for ten runs and others; sources whose share in the band tells something, and whose
+median does."""
 
 
 def spread(rows: Published) -> Published:
@@ -388,8 +389,9 @@ def test_runs_of_left_out_sources_teach_about_their_others(monkeypatch: pytest.M
         assert one.sources > 20
         for runs in (1, 3, 10):
             several = by_name[quantity, runs]
-            _, after, whole = several.medians
             if several.sources < FEWEST_SOURCES:  # a median of few sources says little
                 continue
+            # The mean of two middle sources of six tells less than all of their rows.
+            _, after, whole = several.medians if several.sources >= MANY_SOURCES else several.rows
             assert after <= 1.02 * whole, several
             assert 0.76 <= round(several.inside, 2) <= 0.87, several

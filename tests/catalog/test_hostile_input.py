@@ -23,11 +23,12 @@ from workbook_samples import HEADER, PLAN, csv_of, refused, set_cell, sheets, wr
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session, answer
-from xlperf.base.errors import Fault, InputError, nearest, printable
+from xlperf.base.errors import Fault, InputError, printable
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.csv_files import as_written, harmless
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
+from xlperf.catalog.spellings import Spellings
 from xlperf.explore.objectives import limit_of
 
 Command = Callable[..., Outcome]
@@ -42,12 +43,13 @@ MOST = 12.0
 
 def test_suggestions_are_computed_for_faults_that_are_shown(tmp_path: Path, command: Command, monkeypatch: Any) -> None:
     asked: list[str] = []
+    begun_by = Spellings.begun_by
 
-    def counted(name: str, known: Any, count: int = 3) -> str:
-        asked.append(name)
-        return nearest(name, known, count)
+    def counted(names: Spellings, text: str) -> list[str]:
+        asked.append(text)
+        return begun_by(names, text)
 
-    monkeypatch.setattr("xlperf.catalog.references.nearest", counted)
+    monkeypatch.setattr(Spellings, "begun_by", counted)
     rows = [f"p{i},Llama3-70B-instruct-v{i},H100-SXM-80GB-x{i},8" for i in range(2000)]
     done = command("evaluate", csv_of(tmp_path / "plans.csv", *rows))
     assert done.code == 2

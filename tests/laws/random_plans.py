@@ -79,6 +79,10 @@ class Draw:
         ]
         return str(self.one(known if known and self.maybe(0.5) else wide))
 
+    def has_peak(self, name: str, accelerator: str) -> bool:
+        """Whether an accelerator has a peak rate of a narrow precision."""
+        return bool(self._peaks[name][accelerator] > 0.0)
+
     def one(self, values: Sequence[Any]) -> Any:
         """One of some values, each as likely."""
         return values[int(self.random.integers(len(values)))]
@@ -217,6 +221,8 @@ def _training_row(draw: Draw, number: int) -> Row:
         row |= {"failure_domain": (8, 72)[number % 2], "failure_domain_mtbf": (8_760, 50_000)[number % 2]}
     if draw.predicting[row["model"]] and draw.later.random() < 0.5:
         row["train_mtp"] = "yes"
+    if number % 5 == 3 and draw.has_peak("fp4", accelerator):  # few accelerators have one: no draw, so others stay
+        row["precision"] = "fp4"
     return row
 
 
@@ -333,7 +339,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     # No draw: all others stay as they are.
     if len(row) % 7 == 0:
         row["state_slots"] = (1, 3, 5)[len(model) % 3]
-        row["state_precision"] = (None, "fp32", "bf16")[len(row) % 3]
+        row["state_precision"] = (None, "fp32", "bf16", "fp16")[number % 4]
     if draw.experts[model] and draw.maybe(0.2):
         row["redundant_experts"] = draw.one((8, 32))
     if row.get("data_parallel_attention", 1) > 1 and draw.experts[model]:

@@ -11,8 +11,9 @@ from laws.random_plans import Row, legal_rows, table_of
 from laws.samples import changed
 from work import examples
 
+from xlperf.catalog.calibration import documented_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, stacked
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays
 from xlperf.equations.hardware.gemm import FEW_ROWS
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 CLOSE = 1e-9
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point", "engine_all_reduce")
+STARTS = ("launch_time", "outer_time")
 UNITS = (*(f"peak_flop_rate_{name}" for name in ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")),
          "thermal_design_power", "static_power")  # fmt: skip
 MEMORY = ("memory_bandwidth", "l2_bandwidth", "l2_bytes_per_clock")
@@ -55,17 +57,38 @@ def with_units(catalog: Catalog) -> Catalog:
 
 
 def with_links(catalog: Catalog) -> Catalog:
-    """Networks of twice the bandwidth and half the latency, whose messages start in half the time."""
+    """Networks of twice the bandwidth and half the latency, whose messages start in half the time.
+
+    So does the shortest time of an all-reduce between machines, in which hosts post its messages and ranks come late.
+    """
     result = faster(catalog, ("link_bandwidth",))
     table = catalog.tables["networks"]
     links = {"link_bandwidth": 2.0 * table["link_bandwidth"], "latency": 0.5 * table["latency"]}
     constants = catalog.tables["calibration"]
-    starts = (constants["constant"] == "launch_time") & np.isin(constants["family"], MESSAGES)
+    starts = np.isin(constants["constant"], STARTS) & np.isin(constants["family"], MESSAGES)
     values = {"value": np.where(starts, 0.5, 1.0) * constants["value"]}
     return result.with_tables([
         replace(table, columns={**table.columns, **links}),
-        replace(constants, columns={**constants.columns, **values}),
+        stacked([replace(constants, columns={**constants.columns, **values}), documented_starts(constants)]),
     ])  # fmt: skip
+
+
+def documented_starts(constants: Table) -> Table:
+    """Rows of a sheet that replace documented times in which messages start by half of each."""
+    rows = [
+        {"family": family, "constant": name, "generation": key[0], "precision": key[1], "software": key[2],
+         "value": 0.5 * value}
+        for (family, name), known in documented_rows().items()
+        if family in MESSAGES and name in STARTS
+        for key, (_, value) in known.items()
+    ]  # fmt: skip
+    assert rows
+    blank = {name: np.nan if values.dtype != object else "" for name, values in constants.columns.items()}
+    columns = {
+        name: np.array([row.get(name, blank[name]) for row in rows], dtype=values.dtype)
+        for name, values in constants.columns.items()
+    }
+    return replace(constants, columns=columns)
 
 
 def memories(catalog: Catalog, rows: list[Row]) -> list[np.ndarray]:
@@ -78,17 +101,21 @@ def memories(catalog: Catalog, rows: list[Row]) -> list[np.ndarray]:
     ]
 
 
+def kept_narrow(row: Row) -> bool:
+    """Whether quantized weights are all that there is: frozen, or on one or two ranks trained without a master copy."""
+    few = row["num_accelerators"] <= 2 * row["tensor_parallel"] * row["pipeline_parallel"]
+    trained = few and (row.get("master_weights") == "none" or row["software"] == "torchtune")
+    return row.get("quantized_copies") == "primary" and (bool(row.get("adapter_rank")) or trained)
+
+
 def test_sharding_more_needs_no_more_memory(catalog: Catalog, trained: list[Row]) -> None:
-    """Of fewer than 8 layers ZeRO-3 gathers so large a share at a time that it saves nothing: left out. So are frozen
-    weights that are kept in FP8 or FP4 alone (primary): ZeRO-3 shards 16-bit ones, which few ranks do not make up for.
+    """Of fewer than 8 layers ZeRO-3 gathers so large a share at a time that it saves nothing: left out. So are weights
+    that are kept in FP8 or FP4 alone (primary), frozen or on up to two ranks trained without a master copy (torchtune):
+    ZeRO-3 shards 16-bit ones, which few ranks do not make up for.
     """
     layers = dict(zip(catalog.tables["models"]["model"], catalog.tables["models"]["num_layers"], strict=True))
     rows = [
-        row
-        for row in trained
-        if row["pipeline_parallel"] == 1
-        and layers[row["model"]] >= 8
-        and not (row.get("adapter_rank") and row.get("quantized_copies") == "primary")
+        row for row in trained if row["pipeline_parallel"] == 1 and layers[row["model"]] >= 8 and not kept_narrow(row)
     ]
     assert len(rows) > 40
     result = memories(catalog, rows)

@@ -3,7 +3,7 @@
 What may move them: a queue for places (any load near the room that there is), few whole places, whole tiles of products
 and whole rounds of attention replicas in a static batch, and plans that do not fit. A constant number in flight of a
 few requests is compared in proportion to it, and the time per token by what it adds to the latency: it is what is left
-of a cycle after the first token.
+of a cycle after the first token. A quantile of it is compared with the latency of a request that has it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def moved(before: Table, after: Table, plans: Table, name: str, share: Array) ->
     one, two = before[name], after[name]
     if name.startswith("tpot"):
         tokens = np.maximum(plans["output_length"] - 1.0, 1.0)
-        change = np.abs(two - one) * tokens / np.minimum(before["latency"], after["latency"])
+        latency = [each["latency"] + (each[name] - each["tpot"]) * tokens for each in (before, after)]
+        change = np.abs(two - one) * tokens / np.minimum(*latency)
     else:
         change = divide(np.maximum(one, two), np.minimum(one, two), 1.0) - 1.0
     return np.asarray(np.nan_to_num(change) > JUMP + (1.0 + JUMP) * share)

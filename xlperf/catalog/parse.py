@@ -246,7 +246,8 @@ _UNITS_ROW = frozenset(("-", "#", "unit", "units"))
 
 
 def _word(value: object) -> str:
-    return str(value).strip().rstrip(":").casefold()
+    """A text without its colon; of another value what messages show, as Python writes out no number of any length."""
+    return value.strip().rstrip(":").casefold() if isinstance(value, str) else shown(value)
 
 
 def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> bool:

@@ -153,7 +153,10 @@ class Spellings:
         return result if len(result) > 1 or any(own for *_, own in near) else []
 
     def begun_by(self, text: str) -> list[str]:
-        """Names that the longest part of a text without its last words may mean."""
+        """Names that the longest part of a text without its last words may mean; none if a name begins as the text."""
+        wanted = "".join(words_of(text))
+        if any(name.startswith(wanted) for name in self._whole):
+            return []
         words = re.split(r"[-_ :]+", text.rstrip("/").rpartition("/")[2])
         shorter = ("-".join(words[:end]) for end in range(len(words) - 1, 0, -1))
         return next((found for part in shorter if re.search(r"\d", part) and (found := self.names(part))), [])

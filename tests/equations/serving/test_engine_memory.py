@@ -135,8 +135,9 @@ STARTS = [
     "vllm 25350;Qwen3-30B-A3B;RTX-PRO-6000-BSE;1;precision=fp8 kv_precision=fp8 software_release=0.10.2 "
     "prompt_length=220999;;29.09;10.12",
     "sglang 18263;Qwen3-30B-A3B;MI355X;1;software=sglang memory_fraction=0.911 prompt_length=4095;2235119;56.98;",
-    "club-3090 612;Qwen3.6-35B-A3B-NVFP4;RTX 5090;1;precision=fp4 kv_precision=fp8 software_release=0.24.0 "
-    "prefill_tokens=8192 max_running_batch=1 prompt_length=131071;567978;;",
+    # With its encoder, as up to two images a prompt are allowed, and the default share of that release.
+    "club-3090 612;Qwen3.6-35B-A3B-NVFP4;RTX 5090;1;precision=auto kv_precision=fp8 software_release=0.24.0 "
+    "memory_fraction=0.92 prefill_tokens=8192 max_running_batch=1 prompt_length=131071;567978;;",
     "vllm 34076;Qwen3-30B-A3B;RTX 5090;2;precision=fp8 tensor_parallel=1 pipeline_parallel=2 "
     "software_release=0.15.1 prompt_length=262143;;;12.0",
     "tpu-inference 223;Meta-Llama-3.1-8B;TPUv5e;1;prompt_length=131071;;;16.0",

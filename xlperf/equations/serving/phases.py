@@ -234,6 +234,8 @@ def _host(
         # The passes of a decode step share the time of those that draft.
         drafting = 1.0 - 1.0 / _decode_passes(plan)
         each_pass = each_pass + (1.0 - prefill) * software["draft_overhead_time"] * drafting[:, None]
+    if attention is not None:
+        each_pass = each_pass * attention[:, None]  # the attention pool draws tokens and prepares the next pass
     return _Host(layer_overhead, launches, each_pass + 0.0 * served, served * each_served)
 
 

@@ -98,7 +98,7 @@ def encode_pool_size(load: Numeric) -> Array:
     Two requests at once need four accelerators, none needs none:
 
     >>> encode_pool_size([0.0, 2.0, 100.0]).tolist()
-    [0.0, 4.0, 105.0]
+    [0.0, 4.0, 104.0]
 
     Parameters
     ----------
