@@ -15,7 +15,7 @@ import struct
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,9 @@ from xlperf.base import resources
 from xlperf.cli import run
 
 README = ROOT / "README.md"
-PICTURES = {"serve": 3, "train": 4, "compare": 6}
-"""Pages of the printed workbook by the name of the picture."""
+PICTURES = {"serve": "What does it take to serve", "train": "How long does it train", "compare": "Which of two plans"}
+"""Beginning of the page of the printed workbook by the name of the picture."""
+_FIRST_PAGES = 12
 _SCALE = 1.62
 """Pixels of a point, so that a front sheet is some 1,250 pixels wide."""
 _BORDER = 12
@@ -70,20 +71,21 @@ def commands(text: str) -> dict[str, str]:
     return {found[2]: found[3] for found in _LINE.finditer(text)}
 
 
-def printed(workbook: Path, pages: int) -> list[np.ndarray]:
-    """The first pages of a workbook as LibreOffice prints them, as :func:`drawn` gives them."""
+def printed(workbook: Path) -> dict[str, np.ndarray]:
+    """The pictures as LibreOffice prints their pages, as :func:`drawn` gives them."""
     with tempfile.TemporaryDirectory() as folder:
         command = [shutil.which("soffice") or "soffice", f"-env:UserInstallation={Path(folder, 'profile').as_uri()}"]
-        kind = f'pdf:calc_pdf_Export:{{"PageRange":{{"type":"string","value":"1-{pages}"}}}}'
+        kind = f'pdf:calc_pdf_Export:{{"PageRange":{{"type":"string","value":"1-{_FIRST_PAGES}"}}}}'
         command += ["--headless", "--norestore", "--convert-to", kind, "--outdir", folder, str(workbook)]
         subprocess.run(command, check=True, capture_output=True, timeout=1100)
-        return drawn(Path(folder, f"{workbook.stem}.pdf"), range(pages))
+        return {name: drawn(Path(folder, f"{workbook.stem}.pdf"), name) for name in PICTURES}
 
 
-def drawn(pdf: Path, pages: Iterable[int]) -> list[np.ndarray]:
-    """Pixels of some pages of a file without their white margins, (height, width, 3), 8 bits."""
-    document = pypdfium2.PdfDocument(pdf.read_bytes())
-    return [_trimmed(document[at].render(scale=_SCALE, rev_byteorder=True).to_numpy()[..., :3]) for at in pages]
+def drawn(pdf: Path, name: str) -> np.ndarray:
+    """Pixels of the page of a picture without its white margins, (height, width, 3), 8 bits."""
+    pages = iter(pypdfium2.PdfDocument(pdf.read_bytes()))
+    page = next(page for page in pages if page.get_textpage().get_text_bounded().lstrip().startswith(PICTURES[name]))
+    return _trimmed(page.render(scale=_SCALE, rev_byteorder=True).to_numpy()[..., :3])
 
 
 def _trimmed(page: np.ndarray) -> np.ndarray:
@@ -113,9 +115,8 @@ def main() -> None:
     text = README.read_text(encoding="utf-8")
     asked = commands(text)
     README.write_text(with_answers(text, {kind: answer(kind, words) for kind, words in asked.items()}), "utf-8")
-    pages = printed(ROOT / "workbooks" / "xlperf.xlsx", max(PICTURES.values()))
-    for name, page in PICTURES.items():
-        (ROOT / "workbooks" / f"{name}.png").write_bytes(png(pages[page - 1]))
+    for name, page in printed(ROOT / "workbooks" / "xlperf.xlsx").items():
+        (ROOT / "workbooks" / f"{name}.png").write_bytes(png(page))
 
 
 if __name__ == "__main__":
