@@ -336,8 +336,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
         row["graph_tokens"] = int(draw.later.choice((0, 64, 3072)))
     if draw.later.random() < 0.2 and mode != "static":
         row["max_running_batch"] = int(draw.later.choice((4, 32, 300)))
-    # No draw: all others stay as they are.
-    if len(row) % 7 == 0:
+    if len(row) % 7 == 0:  # no draw: all others stay as they are
         row["state_slots"] = (1, 3, 5)[len(model) % 3]
         row["state_precision"] = (None, "fp32", "bf16", "fp16")[number % 4]
     if draw.experts[model] and draw.maybe(0.2):
