@@ -44,7 +44,7 @@ def test_vllm_until_half_a_year_2024_waits_for_its_server(catalog: Catalog) -> N
 
 def test_few_rows_fill_short_tiles_of_newer_libraries(catalog: Catalog) -> None:
     """One request in 16 bits on an H20, which has much bandwidth for its arithmetic: Qwen3-8B by SGLang 0.4.6 takes
-    12.2 ms a token [QwenLM/Qwen3 speed benchmark], 27B of the newest 17.1 [sglang pull request 34859, as ported].
+    12.2 ms a token [QwenLM/Qwen3 speed benchmark], 27B of the newest 17.1 [bytedance-iaas/sglang pull request 753].
     """
     plan = {"accelerator": "H20-96GB", "software": "sglang", "prompt_length": 1000, "output_length": 200,
             "num_accelerators": 1, "tensor_parallel": 1, "precision": "bf16", "concurrency": 1}  # fmt: skip

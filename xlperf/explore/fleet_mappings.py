@@ -40,8 +40,8 @@ MOST_DENSE, MOST_RANKS = 64.0, 320.0
 CHUNKS = (8192.0, 2048.0, 512.0, 1024.0, 4096.0, 16384.0, 24576.0, 32768.0)
 """Trial prefill token budgets, the default of plans first. [-]"""
 _STAGES, STAGED = (2.0, 4.0), 512.0
-"""Pipeline stages of the first round, where they can pay (the second halves and doubles them: more than 8 were in no
-published deployment), and their prefill token budget beside the default: stages wait less for small ones. [-]
+"""Pipeline stages of the first round, where they can pay (the second halves and doubles them: more than 8 are not
+tried), and their prefill token budget beside the default: stages wait less for small ones. [-]
 """
 _AROUND, _MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}

@@ -47,8 +47,8 @@ def test_one_row_takes_the_arithmetic_of_the_shortest_tile() -> None:
 
 
 def test_a_machine_of_little_arithmetic_computes_idle_rows_and_a_balanced_one_hides_them() -> None:
-    """64 rows are 64 FLOP a byte of weights in 16 bits: more than H20 has (37), less than H100 (295). Libraries of CUDA
-    12.6 and newer have tiles of a few rows.
+    """64 rows are 64 FLOP a byte of weights in 16 bits: more than H20 has (37), less than H100 (295). Newer libraries
+    have tiles of a few rows.
     """
     few, many, balanced, more, newest = steps(
         BEFORE, {**BEFORE, "batch_size": 32},
