@@ -98,6 +98,15 @@ def test_a_command_that_is_none(command: Command) -> None:
     assert command("evaluate", "plans.csv", "-o", "").err == "--output: is blank; give a file name\n"
 
 
+def test_options_of_a_form_have_the_names_that_its_sheet_takes(command: Command) -> None:
+    asked = ["--users", "100", "--model", "Llama3-8B", "--json"]
+    names = ["--software", "vllm", "--prompt-length", "900", "--speed-per-user", "20"]
+    answer = command("serve", *asked, *names)
+    assert answer.code == 0
+    assert command("serve", *asked, "--engine", "vllm", "--isl=900", "--interactivity", "20").out == answer.out
+    assert "unexpected extra arguments (--isl 2)" in command("serve", "--", "--isl", "2").err
+
+
 # --- sheets that are not read --------------------------------------------------------------------------------------
 
 
