@@ -118,6 +118,23 @@ def test_a_first_token_takes_the_flop_of_its_prompt(mode: str) -> None:
     hold("ttft takes its FLOP", ~(results["ttft"] < floor * ROUNDING), plans, ttft=results["ttft"], floor=floor)
 
 
+@pytest.mark.parametrize("mode", SERVING[1:])
+def test_a_fleet_takes_the_flop_of_all_its_requests(mode: str) -> None:
+    """FLOP of weights and of causal attention in each request times the largest rate, over the peak of all."""
+    plans, results, models = plans_of(mode), results_of(mode), models_of(plans_of(mode))
+    prompt, output = plans["prompt_length"], plans["output_length"]
+    fresh = prompt * (1.0 - plans.filled("shared_prefix"))
+    products = matrix_parameters(models, experts_per_token=True) - models.hidden_size * models.vocab_size
+    pairs = models.num_global_layers * fresh * (prompt - 0.5 * fresh)
+    attention = pairs * models.num_attention_heads * (models.qk_head_size + models.v_head_size)
+    flop = 2.0 * (products * (fresh + output - 1.0) + attention)
+    peaks = [peak_of(plans, "accelerator", np.full(len(plans), name)) for name in ("bf16", "fp8", "fp4", "int8")]
+    peak = plans["num_accelerators"] * np.fmax.reduce(peaks)
+    used = results["max_request_rate"] * flop / peak
+    used = np.where(plans["prefill_accelerator"] == "", used, 0.0) if "prefill_accelerator" in plans else used
+    hold("requests take their FLOP", ~(used > 1.0), plans, used=used)
+
+
 def _of_prefill(plans: Table, name: str) -> Array:
     """Ranks of the pool that prefills: its own where it has some, in any mode that has such plans."""
     if f"prefill_{name}" not in plans:

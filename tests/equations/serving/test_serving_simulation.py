@@ -50,7 +50,7 @@ def linear(times: tuple[float, float, float, float], prompt: float) -> BatchTime
 
 
 def requests_of(steps: float, most_prompts: float = 1.0) -> RequestLoad:
-    columns = (steps, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, most_prompts, 0.0, 1.0)
+    columns = (steps, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, most_prompts, 0.0, 1.0, 1.0)
     return RequestLoad(*(np.array([value]) for value in columns))
 
 

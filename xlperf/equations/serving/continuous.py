@@ -376,7 +376,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
     """Steady state of replicas under a stream of requests; ``bounded``: with the limiting resource of decode steps."""
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
     times.bounded = bounded
-    workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
+    workload = request_load(plan, deployment, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)
     # Requests in flight; a plan whose cache fits no request is evaluated with one.
@@ -431,7 +431,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
     if state is not None:
         wait = state.place_wait(plan, rate, places).chosen(arriving)
         service, capacity = state.service(service), np.where(arriving, state.capacity, capacity)
-        interval = state.prefill / workload.pipeline_stages
+        interval = state.prefill / workload.prefill_overlap
         opened = service.open_state(
             rate, plan.prompt_variation, state.running, state.least_share, interval, plan.arrival_variation, wait.mean
         )

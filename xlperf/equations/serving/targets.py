@@ -199,7 +199,7 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
     """
     plan = deployment.plan
     asked, targets = _targets_of(deployment)
-    load = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
+    load = request_load(plan, deployment, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     search = _Replicas(times, load, targets, places)
     batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
     known = places + targets.tokens + plan.prompt_length
