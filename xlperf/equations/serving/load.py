@@ -483,43 +483,43 @@ def request_load(
         pass_tokens=prefilling.prefill_tokens,
         mixed=mixed,
         balance_rows=balance_rows,
-        prefill_overlap=pipeline_overlap(
-            pool.model.num_layers, prefilling.pipeline_parallel, _passes_of_a_prompt(prefilling)
-        ),
+        prefill_overlap=_overlap(pool),
     )
 
 
-def _passes_of_a_prompt(plan: InferencePlan) -> Array:
-    """Prefill passes of one prompt, halves of a two-batch overlap counted. [-]"""
+def _overlap(pool: Deployment) -> Array:
+    """Prefills in progress at once in a full pipeline; halves of a two-batch overlap are passes of their own. [-]"""
+    plan = pool.plan
     halves = np.where((plan.two_batch_overlap > 0.0) & (plan.data_parallel_attention > 1.0), 2.0, 1.0)
-    return np.asarray(halves * np.maximum(plan.own_tokens / plan.prefill_tokens, 1.0))
+    passes = halves * np.maximum(plan.own_tokens / plan.prefill_tokens, 1.0)
+    return pipeline_overlap(pool.model.num_layers, plan.pipeline_parallel, passes)
 
 
 def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Numeric) -> Array:
     r"""Prefills in progress at once in a full pipeline.
 
-        A prefill of c passes takes all L layers and, for each further pass, those of the largest stage; it occupies that
-        stage for c passes. Of one pass, p stages of equal size overlap p prefills; of many, its own passes fill the stages.
+    A prefill of c passes takes all L layers and, for each further pass, those of the largest stage; it occupies that
+    stage for c passes. With one pass each, p equal stages overlap p prefills; with many, a prefill fills the stages.
+    Source: Y. Huang et al., GPipe, arXiv:1811.06965, section 2.3, without a flush between two prefills.
 
-        .. math:: o = rac{L + (c - 1) l}{c\,l}, \qquad l = \left\lceil rac{L}{p}
-    ight
-    ceil
+    .. math:: o = \frac{L + (c - 1) l}{c\,l}, \qquad l = \left\lceil \frac{L}{p} \right\rceil
 
-        >>> pipeline_overlap(80.0, 4.0, np.array([1.0, 4.0, 1e9])).round(6).tolist()
-        [4.0, 1.75, 1.0]
+    >>> pipeline_overlap(80.0, 4.0, np.array([1.0, 4.0, 1e9])).round(6).tolist()
+    [4.0, 1.75, 1.0]
 
-        Parameters
-        ----------
-        num_layers : Layers L of the model. [-]
-        pipeline_parallel : Stages p. [-]
-        passes : Passes c of a prefill. [-]
+    Parameters
+    ----------
+    num_layers : Layers L of the model. [-]
+    pipeline_parallel : Stages p. [-]
+    passes : Passes c of a prefill. [-]
 
-        Returns
-        -------
-        Array : Overlap o: latency of a prefill over the interval between two. [-]
+    Returns
+    -------
+    Array : Overlap o: latency of a prefill over the interval between two. [-]
     """
-    largest = np.ceil(array(num_layers) / pipeline_parallel)
-    return np.asarray((num_layers + (array(passes) - 1.0) * largest) / (passes * largest))
+    layers, count = array(num_layers), array(passes)
+    largest = np.ceil(layers / array(pipeline_parallel))
+    return np.asarray((layers + (count - 1.0) * largest) / (count * largest))
 
 
 def half_of(batch: Array) -> Array:
