@@ -10,7 +10,6 @@ from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
 from xlperf.equations.cost.tco import (
     Terms,
-    building_power,
     capital_recovery_rate,
     carbon_of_energy,
     energy_cost_rate,
@@ -55,7 +54,7 @@ class OwnerTerms(NamedTuple):
     @property
     def grid_power(self) -> Array:
         """Power from the grid at full load. [W]"""
-        return building_power(self.server_power, self.power_usage_effectiveness)
+        return np.asarray(self.server_power * self.power_usage_effectiveness)
 
 
 def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTerms:
@@ -289,7 +288,7 @@ def server_terms(server: Columns, power_limit: Array) -> Terms:
     """Cost and power of an accelerator at its power limit, in the cluster of its server's row."""
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
     full = working_terms(pool)
-    grid = building_power(power_limit, server.power_usage_effectiveness)
+    grid = power_limit * server.power_usage_effectiveness
     return full._replace(accelerator_share=np.minimum(grid / full.power, 1.0))
 
 

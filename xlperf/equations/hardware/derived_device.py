@@ -15,8 +15,7 @@ from xlperf.equations.hardware import power
 
 PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 """Names of peak rates: ``flop_per_clock_<name>`` of a core, ``peak_flop_rate_<name>`` of its device."""
-_ROUNDING = 1e-12
-_CORE_ROUNDING = 1e-9
+_ROUNDING, _CORE_ROUNDING = 1e-12, 1e-9  # relative errors that count as rounding: of shares, and of areas of cores [-]
 LEAST_OTHER, USUAL_OTHER = 0.1, 0.2
 """Shares of the silicon for wires and control: a device below the first is illegal, below the second it gets a remark.
 A100 to B200 have 21 to 24 % (heuristic, this work). [-]"""
@@ -177,7 +176,7 @@ def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _In
     lanes = np.floor(perimeter * device.link_shoreline_share * link.shoreline_bandwidth / link.lane_rate)
     lanes = np.where(linked, lanes, 0.0)
     bandwidth = np.where(linked, lanes * link.lane_rate, 0.0)
-    area = power.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
+    area = bandwidth / link.shoreline_bandwidth * link.interface_depth  # of the PHYs at the edge
     return _Interface(lanes, bandwidth, np.where(linked, bandwidth * link.energy, 0.0), np.where(linked, area, 0.0))
 
 
@@ -186,7 +185,7 @@ def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Ar
     link, linked = technologies.die_link, _present(technologies.die_link)
     crossing = memory_bandwidth * ((device.num_dies - 1.0) / device.num_dies)
     crossing = np.where(np.isnan(device.die_link_bandwidth), crossing, device.die_link_bandwidth)
-    area = 2.0 * power.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
+    area = 2.0 * (crossing / link.shoreline_bandwidth * link.interface_depth)
     drawn = np.where(linked, crossing * link.energy, 0.0)
     return _Interface(crossing / link.lane_rate, crossing, drawn, np.where(linked, area, 0.0))
 

@@ -160,7 +160,9 @@ def accelerator_power(
     constants = {name: values[:, 0] for name, values in constants.items()}
     # Idle power [W]: as measured, else the model's; while kernels run, the clocks of all units add to it.
     clocks = power_at_clock(constants["active_share"] * limits.own, limits.clock_share)
-    usual = idle_power(limits.own, constants["idle_share"], device.static_power[:, 0])
+    static = device.static_power[:, 0]  # scales the idle power; if not stated it is a share of the limit
+    usual = np.where(np.isnan(static) | np.isnan(limits.own), limits.own, static / STATIC_SHARE)
+    usual = constants["idle_share"] * usual
     idle = np.where(np.isnan(device.idle_power[:, 0]), usual, device.idle_power[:, 0])
     rest = idle + rates.busy * np.maximum(usual + clocks - idle, 0.0)
     # Operations with the extra rows per weight, and their energy; energy of a byte; power of messages.
@@ -178,31 +180,6 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     caches = side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE)
     actual, usual = product_memory_traffic(rows, columns, inner, 1.0, size, size, *_TILE, units, caches).T
     return np.where(np.isnan(units[:, 0]), 1.0, actual / usual)
-
-
-def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Idle power of an accelerator: a share of its limit, scaled with its stated leakage.
-
-    .. math:: P_0 = s_0\,P_{max}, \quad P_0 = \frac{s_0}{0.13} P_s \text{ with a stated static power}
-
-    Heuristic, this work.
-
-    >>> float(idle_power(700.0, 0.1))  # A tenth of 700 W
-    70.0
-
-    Parameters
-    ----------
-    power_limit : Power limit of the accelerator. [W]
-    idle_share : Idle share s_0 of the limit. [-]
-    static_power : Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
-
-    Returns
-    -------
-    power : Power. [W]
-    """
-    limit, static = array(power_limit), array(static_power)
-    usual = np.where(np.isnan(static) | np.isnan(limit), limit, static / STATIC_SHARE)
-    return np.asarray(array(idle_share) * usual)
 
 
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
@@ -392,29 +369,6 @@ def stack_count(
     by_edge = array(perimeter) * array(shoreline_share) / array(stack_shoreline)
     by_power = array(power_budget) * array(memory_power_share) / array(stack_power)
     return np.asarray(np.floor(np.minimum(by_edge, by_power)))
-
-
-def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_depth: Numeric) -> Array:
-    r"""Die area of link interfaces (PHYs).
-
-    .. math:: A = \frac{B}{\beta} d
-
-    Heuristic, this work.
-
-    >>> float(interface_area(1000.0, 100.0, 2.0))  # 10 mm of edge, 2 mm deep
-    20.0
-
-    Parameters
-    ----------
-    bandwidth : Bandwidth B, one direction. [B/s]
-    shoreline_bandwidth : Bandwidth per edge, one direction. [B/s/mm]
-    interface_depth : Depth d behind the edge. [mm]
-
-    Returns
-    -------
-    interface_area : Area of the interfaces. [mm2]
-    """
-    return np.asarray(array(bandwidth) / array(shoreline_bandwidth) * array(interface_depth))
 
 
 _HALVINGS = 60

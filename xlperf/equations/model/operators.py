@@ -303,13 +303,13 @@ def layer_matrices(model: Model, experts_per_token: bool) -> Array:
     )
 
 
-def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
+def mtp_parameters(model: Model) -> Array:
     """Parameters of the MTP modules, (rows,), excluding the shared embedding and LM head. [-] A module has a layer, the
     projection of hidden state beside embedding, and norms of both and of its output (DeepSeek-V3, arXiv:2412.19437,
     section 2.2).
     """
     hidden = model.hidden_size
-    layer = layer_matrices(model, experts_per_token) + layer_small_parameters(model)
+    layer = layer_matrices(model, False) + layer_small_parameters(model)
     return np.asarray(model.num_mtp_layers * (layer + 2.0 * hidden**2 + 3.0 * (1.0 + model.layer_norm) * hidden))
 
 

@@ -34,7 +34,6 @@ from xlperf.equations.serving.queueing import (
     place_wait,
     run_rate,
     run_state,
-    run_wait,
     spread_quantiles,
     staying_together,
     uneven_time,
@@ -426,7 +425,9 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
         first = first_of_run(run, active)
         uneven = (first + (1.0 - first) * together)[:, None] * _uneven(early, starting, active, plan)
         steady = run_state(starting, steady, first, together, plan.run_requests)
-        steady = steady._replace(queue_time=run_wait(steady.queue_time, requests, run))
+        # Of the initial requests the first waits for no place, the last as long as a later request: half on average.
+        queue_time = steady.queue_time * (1.0 - 0.5 * first_of_run(run, requests))
+        steady = steady._replace(queue_time=queue_time)
     wait = None
     if state is not None:
         wait = state.place_wait(plan, rate, places).chosen(arriving)

@@ -44,8 +44,9 @@ class ServedWork(NamedTuple):
 
     @property
     def sampled(self) -> Array:
-        """Sampling traffic of a decode step. [B]"""
-        return sampling_traffic(self.model, self.plan, np.maximum(self.results["running_batch"], 1.0))
+        """Traffic of sampling the tokens of a decode step, on each accelerator. [B] Heuristic, this work."""
+        tokens = np.maximum(self.results["running_batch"], 1.0) / self.plan.data_parallel_attention
+        return np.asarray(SAMPLING_PASSES * tokens * (self.model.vocab_size * logit_size(self.plan)))
 
     @property
     def flop(self) -> Array:
@@ -117,18 +118,6 @@ def decode_step_traffic(
         share = np.where(model.num_experts > 0.0, share, 1.0)
         read = weights_size * (active + (whole - active) * share) / whole
     return np.asarray(read), np.asarray(cache_size * mean)
-
-
-def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) -> Array:
-    r"""Bytes of sampling the b tokens of a decode step from a vocabulary V, on each accelerator of a replica.
-
-    .. math:: T = 2\,b\,V\,s
-
-    Heuristic, this work.
-    """
-    return np.asarray(
-        SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
-    )
 
 
 def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:

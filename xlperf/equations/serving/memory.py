@@ -15,6 +15,7 @@ from xlperf.equations.model.operators import cache_elements, cache_ratio
 from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
 from xlperf.equations.serving.deployment import Deployment, rank_adapter_size, resident_adapters
+from xlperf.equations.serving.queueing import ROOT_OF_THREE
 from xlperf.equations.serving.weights import computed_share, host_weights_size, rank_weights_size
 
 _BUFFERED_LAYERS = 2.0
@@ -111,33 +112,22 @@ def _element_size(model: Model, plan: InferencePlan, architecture: Architecture,
     return np.where((plan.kv_size == _NARROW) & (scaled > 0.0), narrow, plan.kv_size)
 
 
-def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -> Array:
-    r"""Tokens of a layer that attends within a window for which a prefill holds pages.
+def _tokens_in_flight(window: Array, batch_tokens: Array | float, context: Array) -> Array:
+    """Tokens for which a layer with a window holds pages in a prefill, with ``batch_tokens`` in passes. [-]
 
-    .. math:: n = \min\left(w - 1 + b,\ c\right)
+    Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request. A window of 128 tokens
+    and a pass of 8,192:
 
-    Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
-
-    >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()  # A window of 128 tokens and a pass of 8,192
+    >>> _tokens_in_flight(128.0, 8192.0, np.array([100.0, 1e6])).tolist()
     [100.0, 8319.0]
-
-    Parameters
-    ----------
-    window : Window w of the layer. [-]
-    batch_tokens : Tokens b of the passes that are in flight. [-]
-    context : Tokens c of the request. [-]
-
-    Returns
-    -------
-    tokens : Tokens with pages. [-]
     """
-    return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
+    return np.asarray(np.minimum(window - 1.0 + batch_tokens, context))
 
 
 def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_size: Array, context: Array) -> Array:
     """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
     window = np.where(np.isfinite(model.window), model.window, 0.0)
-    held = tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
+    held = _tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
     local = model.num_local_layers * _padded_share(model.num_local_layers, model.num_global_layers)
     share = np.where(batches > 0.0, local / model.num_layers, 0.0)
     return np.asarray(share * token_size * np.maximum(held, 0.0) / plan.context_parallel)
@@ -173,7 +163,7 @@ def _compressed_pages(
 
     def pages(in_flight: Array | float) -> Array:
         def of(window: Array, tokens: float) -> Array:
-            return np.asarray(ceil_div(tokens_in_flight(window, in_flight, context), tokens) + 1.0)
+            return np.asarray(ceil_div(_tokens_in_flight(window, in_flight, context), tokens) + 1.0)
 
         states = np.where(selected > 0.0, of(overlapping, first), 0.0)
         states = states + np.where(compressed > 0.0, of(model.compressed_ratio, second), 0.0)
@@ -215,9 +205,8 @@ def cache_sizes(
             cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
     in_flight = _local_in_flight(model, plan, batches, token_size * element, own_context)
     if architecture.sparse_attention:
-        stages = (
-            np.ceil(model.num_layers / plan.pipeline_parallel) / model.num_layers
-        )  # drafts attend within the window
+        # drafts attend within the window
+        stages = np.ceil(model.num_layers / plan.pipeline_parallel) / model.num_layers
         paged, flying = _compressed_pages(
             model, engine["in_flight_batches"] * plan.prefill_tokens, own_context, element, engine["even_pages"]
         )
@@ -236,7 +225,6 @@ def cache_sizes(
     return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight, there)
 
 
-_ROOT_OF_THREE = 1.7320508075688772
 _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
 
@@ -419,7 +407,7 @@ def _held_output(reserved_output: Numeric, together: Numeric, output_variation: 
     >>> _held_output(0.0, 1.0, [0.0, 0.25, 1.0]).round(3).tolist()  # a burst; 1 - 0.433 of it still grows together
     [1.0, 0.783, 0.5]
     """
-    grown = array(together) * (1.0 - np.minimum(_ROOT_OF_THREE * array(output_variation), 1.0))
+    grown = array(together) * (1.0 - np.minimum(ROOT_OF_THREE * array(output_variation), 1.0))
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 

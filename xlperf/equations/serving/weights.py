@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, total
+from xlperf.base.arrays import Array, ceil_div, side_by_side, total
 from xlperf.equations.hardware.roofline import WIDE, exposed_offload_time
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
 from xlperf.equations.model.layers import layer_blocks
@@ -165,85 +165,21 @@ def with_stated_host_weights(deployment: Deployment) -> Deployment:
     return replace(deployment, plan=plan.replaced(**columns))
 
 
-def rarest_visits(held: Numeric, favoured_share: Numeric, hot_share: Numeric) -> Array:
-    r"""Share of the visits of experts that the least used ones receive.
+def _rarest_visits(held: Array, favoured_share: Array, hot_share: Array) -> Array:
+    """Share of the visits of experts that the least used ones receive, a share ``held`` of all, (rows,). [-]
 
     Routers prefer a share s of the experts; the others receive a share (1 - s)^3 of the visits that do not go to a few
-    hot ones. The host holds the others first.
+    hot ones. The host holds the others first (heuristic, this work). Half of the experts of an even router; the half
+    that is not preferred; the same if 0.2 of the visits go to a few:
 
-    .. math:: v = (1 - h) \left(\frac{\min(x, 1 - s)}{1 - s} (1 - s)^3
-              + \frac{\max(x - (1 - s), 0)}{s} \left(1 - (1 - s)^3\right)\right),\quad v(1) = 1
-
-    Heuristic, this work.
-
-    Half of the experts of an even router; the half that is not preferred; the same where 0.2 of the visits go to a few:
-
-    >>> rarest_visits(0.5, [1.0, 0.5, 0.5], [0.0, 0.0, 0.2]).tolist()
+    >>> _rarest_visits(np.asarray(0.5), np.array([1.0, 0.5, 0.5]), np.array([0.0, 0.0, 0.2])).tolist()
     [0.5, 0.125, 0.1]
-
-    Parameters
-    ----------
-    held : Share x of the experts that the host holds. [-]
-    favoured_share : Share s of the experts that routers prefer, above 0; 1: no preference. [-]
-    hot_share : Share h of the visits that goes to the same few experts. [-]
-
-    Returns
-    -------
-    share : Share of the visits, at most the share of the experts. [-]
     """
-    share, favoured = array(held), array(favoured_share)
-    rare = 1.0 - favoured
-    within, beyond = np.minimum(share, rare), np.maximum(share - rare, 0.0)
-    visits = within * rare * rare + beyond / favoured * (1.0 - rare * rare * rare)
-    shown = (1.0 - array(hot_share)) * visits
-    return np.asarray(np.where(share < 1.0, shown, share + 0.0 * shown))
-
-
-def processor_time(weights_size: Numeric, flop: Numeric, memory_bandwidth: Numeric, flop_rate: Numeric) -> Array:
-    r"""Time of matrix products on the processors of a host: they read the weights once, from memory.
-
-    .. math:: t = \max\left(\frac{S}{B}, \frac{F}{P}\right)
-
-    Source: S. Williams, A. Waterman and D. Patterson, "Roofline", 2009, doi:10.1145/1498765.1498785.
-
-    >>> processor_time(2e9, [4e9, 4e12], 50e9, 1e12).tolist()  # 2 GB at 50 GB/s; 4 TFLOP at 1 TFLOP/s
-    [0.04, 4.0]
-
-    Parameters
-    ----------
-    weights_size : Bytes S of the weights. [B]
-    flop : Operations F. [FLOP]
-    memory_bandwidth : Bandwidth B of the host's memory. [B/s]
-    flop_rate : Rate P of the processors. [FLOP/s]
-
-    Returns
-    -------
-    time : Time of the products. [s]
-    """
-    return np.asarray(np.maximum(array(weights_size) / array(memory_bandwidth), array(flop) / array(flop_rate)))
-
-
-def handover_time(passed_size: Numeric, bandwidth: Numeric, start_time: Numeric) -> Array:
-    r"""Time in which activations go to the host and come back: twice their size over the link, and a fixed time.
-
-    .. math:: t = t_0 + \frac{2 S}{B}
-
-    Heuristic, this work.
-
-    >>> float(handover_time(1e6, 50e9, 1e-5))
-    5e-05
-
-    Parameters
-    ----------
-    passed_size : Bytes S of the activations, one way. [B]
-    bandwidth : Bandwidth B of the link, one direction. [B/s]
-    start_time : Time t_0 in which both sides notice each other. [s]
-
-    Returns
-    -------
-    time : Time of both ways. [s]
-    """
-    return np.asarray(array(start_time) + 2.0 * array(passed_size) / array(bandwidth))
+    rare = 1.0 - favoured_share
+    within, beyond = np.minimum(held, rare), np.maximum(held - rare, 0.0)
+    visits = within * rare * rare + beyond / favoured_share * (1.0 - rare * rare * rare)
+    shown = (1.0 - hot_share) * visits
+    return np.asarray(np.where(held < 1.0, shown, held + 0.0 * shown))
 
 
 def _work_shares(deployment: Deployment) -> tuple[Array, Array, Array]:
@@ -251,7 +187,7 @@ def _work_shares(deployment: Deployment) -> tuple[Array, Array, Array]:
     plan, model = deployment.plan, deployment.model
     held, others = plan.host_experts_share, plan.host_weights_share
     rarest = plan.host_experts == HostExperts.RAREST
-    work = np.where(rarest, rarest_visits(held, *deployment.popularity), held)
+    work = np.where(rarest, _rarest_visits(held, *deployment.popularity), held)
     mixed = model.num_moe_layers / model.num_layers
     # Layers next to each other on the host hand over once; with some experts of each layer there, each layer does.
     handovers = np.maximum(mixed * np.where(rarest & (held > 0.0), 1.0, held), others)
@@ -291,8 +227,10 @@ def with_host_weights(
     )
     tokens = side_by_side(*(shape.of(phase)[0] for phase in phases))
     passed = tokens * (deployment.model.hidden_size * plan.activation_size)[:, None]
-    there = total(calls * processor_time(weights, flop, memory[..., None], rate[..., None]))
-    there = there + handovers[:, None] * handover_time(passed, link, software["handover_time"])
+    # On the host: weights are read once (roofline); activations go there and come back (heuristic, this work).
+    there = total(calls * np.maximum(weights / memory[..., None], flop / rate[..., None]))
+    there = there + handovers[:, None] * (software["handover_time"] + 2.0 * passed / link)
+    # On the accelerator: weights move over the link.
     moved = total(calls * weights)
     late = np.where(np.array(phases) == PREFILL, 0.0, total(np.where(grouped, calls * weights, 0.0)))
     behind = np.where(plan.host_prefetch[:, None] > 0.0, total(parts[:, :, 0]), 0.0)
