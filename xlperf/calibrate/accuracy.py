@@ -89,7 +89,7 @@ def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
             continue
         whole.append(_error(*about, "", "", sizes[chosen]))
         names = np.array(held.accelerator, dtype=object)
-        precision = np.array(["" if family in _BY_SIZE else one for one in held.precision], dtype=object)
+        precision = np.array(["" if family in _BY_SIZE else name for name in held.precision], dtype=object)
         for key in sorted(set(zip(names[chosen].tolist(), precision[chosen].tolist(), strict=True))):
             mine = chosen & (names == key[0]) & (precision == key[1])
             parts.append(_error(*about, *key, sizes[mine]))
@@ -167,9 +167,9 @@ def _factor(log: float) -> str:
 def kernel_table(errors: Sequence[KernelError]) -> Table:
     """One line per operation, then by accelerator and precision."""
     return _KERNELS, [
-        (one.operation, one.accelerator or "all", one.precision, f"{one.count}", percent(one.median), percent(one.p90),
-         percent(one.bar, 0))
-        for one in errors
+        (error.operation, error.accelerator or "all", error.precision, f"{error.count}", percent(error.median),
+         percent(error.p90), percent(error.bar, 0))
+        for error in errors
     ]  # fmt: skip
 
 
@@ -181,9 +181,11 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
     errors of leave-one-model-out cross-validation.
     """
     left_out = {
-        (one.kind, name): error
-        for one in errors
-        for name, quantity, error in zip(one.row_ids.tolist(), one.quantity.tolist(), one.by_models, strict=True)
+        (compared.kind, name): error
+        for compared in errors
+        for name, quantity, error in zip(
+            compared.row_ids.tolist(), compared.quantity.tolist(), compared.by_models, strict=True
+        )
         if quantity not in (FIRST_TOKEN, MEMORY)
     }
     ends = [f"{end} {name}" for name in RANGES for end in ("least", "most")]
@@ -287,7 +289,7 @@ class Page:
     def short(self) -> Table:
         """Six lines of few columns."""
         chosen = [(STEP_TIME, False), (STEP_TIME, True), (TIME_PER_TOKEN, False), (TIME_PER_TOKEN, True)]
-        lines = [self._line(*one) for one in (*chosen, *((name, None) for name in _ALONE))]
+        lines = [self._line(*line) for line in (*chosen, *((name, None) for name in _ALONE))]
         at = [_EXPECTED.index(name) for name in _SHORT]
         return _SHORT, [tuple(line[place] for place in at) for line in lines]
 
@@ -350,22 +352,22 @@ class Page:
     def _power(self) -> list[tuple[str, ...]]:
         """Line of measured power; its baseline is one share of the power limit, of the rows that power is fitted on."""
         records = [
-            one
+            record
             for rows in self.published
             if rows.kind == POWER
-            for one in power_records(rows, self.catalog)
-            if one.quantity == "power" and one.covered
+            for record in power_records(rows, self.catalog)
+            if record.quantity == "power" and record.covered
         ]
         chips = self.catalog.tables["accelerators"]
         names = [str(name).casefold() for name in chips.text("accelerator")]
         limit = dict(zip(names, chips.number("thermal_design_power").tolist(), strict=True))
-        share = np.array([one.measured / limit.get(one.accelerator.casefold(), math.nan) for one in records])
-        fitted = np.array([one.group == "fitted" for one in records], dtype=bool)
+        share = np.array([record.measured / limit.get(record.accelerator.casefold(), math.nan) for record in records])
+        fitted = np.array([record.group == "fitted" for record in records], dtype=bool)
         if not (~fitted).any():
             return []
-        logs = np.log([one.predicted / one.measured for one in records])[~fitted]
+        logs = np.log([record.predicted / record.measured for record in records])[~fitted]
         few = np.log(np.nanmedian(share[fitted]) / share)[~fitted]
-        sources = np.array([one.source_id for one in records], dtype=object)[~fitted]
+        sources = np.array([record.source_id for record in records], dtype=object)[~fitted]
         width = np.full(len(logs), declared_constants()["band"]["power"].default)
         return [("power", "all", *_expected(sources, logs, few, logs, width))]
 
@@ -410,7 +412,7 @@ def markdown(name: str, table: Table) -> str:
 def _expected(sources: np.ndarray, first: Array, few: Array, today: Array, width: Array) -> tuple[str, ...]:
     """Cells of :data:`_EXPECTED` from errors of runs as logarithms: first predictions, baseline and today."""
     names = sorted(set(sources.tolist()))
-    medians = [float(np.median(_sizes(first[sources == one]))) for one in names]
+    medians = [float(np.median(_sizes(first[sources == name]))) for name in names]
     return (
         f"{len(first)}", f"{len(names)}", _median(first), _rounded(float(np.median(medians))),
         _rounded(float(np.quantile(_sizes(first), 0.9))), _bias(first),

@@ -165,7 +165,10 @@ def without_equal_levels(table: Table, catalog: Catalog) -> Table:
     """
     columns = [[str(word).casefold() for word in table.text(name, ANY).tolist()] for name in _KEYS]
     keys: list[Key] = list(zip(*columns, strict=True))
-    kept, chips = set(range(len(keys))), {str(one).casefold() for one in catalog.tables["accelerators"]["generation"]}
+    kept, chips = (
+        set(range(len(keys))),
+        {str(generation).casefold() for generation in catalog.tables["accelerators"]["generation"]},
+    )
     number = len(kept) + 1
     while len(kept) < number:  # what a row hides from another may be gone the second time
         number = len(kept)
@@ -192,9 +195,9 @@ def _marks(keys: Sequence[Key], gone: Collection[int], kept: Collection[int]) ->
         family, _, generation, _, software = keys[row]
         others = [keys[other] for other in kept if other not in gone and keys[other][0] == family]
         names = {generation, generation_line(generation)}
-        if family not in parent_families() and generation != ANY and names.isdisjoint({one[2] for one in others}):
+        if family not in parent_families() and generation != ANY and names.isdisjoint({other[2] for other in others}):
             return True
-        if family in SOFTWARE_FAMILIES and software != ANY and all(one[4] != software for one in others):
+        if family in SOFTWARE_FAMILIES and software != ANY and all(other[4] != software for other in others):
             return True
     return False
 
@@ -221,9 +224,9 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
 def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Keys of look-ups in a family that a row may answer."""
     generation = key[2]
-    machines = {one for one in chips if generation in (ANY, one, generation_line(one))} | {generation}
-    formats = _WIDE.get(family) or {one[3] for one in known} | {"bf16", "fp8", "fp8_block", "fp4", "mxfp8"}
-    own = {one[4] for one in known if one[0] == family}
+    machines = {chip for chip in chips if generation in (ANY, chip, generation_line(chip))} | {generation}
+    formats = _WIDE.get(family) or {entry[3] for entry in known} | {"bf16", "fp8", "fp8_block", "fp4", "mxfp8"}
+    own = {entry[4] for entry in known if entry[0] == family}
     stacks = own | {row["software"] for row in resources.stack_rows("kernels")} | {_UNKNOWN}
     named = machines | ({_UNKNOWN} if generation == ANY else set())
     return product(named, formats, stacks)
@@ -380,13 +383,21 @@ def _refitted(
         spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(one, fixed=is_few or not used or one.key in held, start=min(max(one.first, one.low), one.high))
-        for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+        replace(
+            parameter,
+            fixed=is_few or not used or parameter.key in held,
+            start=min(max(parameter.first, parameter.low), parameter.high),
+        )
+        for parameter, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows))
     values = solve(problem, parameters, spreads=spreads).values
-    gone = [row for one, row, is_few in zip(parameters, places, few, strict=True) if is_few and one.software != ANY]
+    gone = [
+        row
+        for parameter, row, is_few in zip(parameters, places, few, strict=True)
+        if is_few and parameter.software != ANY
+    ]
     return dict(zip(places, values.tolist(), strict=True)), gone
 
 
@@ -467,5 +478,5 @@ def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     result = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
     result += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
     with_kernels = and_constants(catalog, result)
-    known = [one for one in known if one.software != ANY]
+    known = [constant for constant in known if constant.software != ANY]
     return and_constants(with_kernels, of_other_software(published, with_kernels, known))

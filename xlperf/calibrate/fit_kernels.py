@@ -101,7 +101,9 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _early_conversion(constants)
-    constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
+    constants += best_products(
+        rows, catalog, {constant.generation for constant in constants if constant.family == "gemm"}, date
+    )
     constants += _fall_backs(constants)
     constants += shared + library_tiles(date)
     if "attention" in result.families:
@@ -109,7 +111,10 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
         own = shared_attention(attention, fitted_weights(attention), catalog, date)
         constants += own + _shared_backward(own, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
-    return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
+    return sorted(
+        constants,
+        key=lambda constant: (order[constant.family], constant.generation, constant.precision, constant.software),
+    )
 
 
 def fitted_groups(
@@ -166,8 +171,12 @@ def _choice(
     family, generation, precision, software = key
     base = declared_values(family)
     for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
-        mine = [one for one in shared if (one.family, one.precision, one.software) == (family, wider, ANY)]
-        base |= {one.constant: one.value for one in mine}
+        mine = [
+            constant
+            for constant in shared
+            if (constant.family, constant.precision, constant.software) == (family, wider, ANY)
+        ]
+        base |= {constant.constant: constant.value for constant in mine}
     if precision == FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
@@ -362,43 +371,53 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
         ]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
-        return [one for one in results if one.constant != "launch_time"]
+        return [constant for constant in results if constant.constant != "launch_time"]
     return results
 
 
 def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """FP8 conversion by a release that moved twice the bytes, on generations without measurements of it."""
-    by_name = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
+    by_name = {
+        constant.calibration: constant
+        for constant in constants
+        if (constant.family, constant.constant) == ("gemm", "input_traffic")
+    }
     return [
-        one.assumed("twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * one.value)
-        for one in by_name.values()
-        if (one.precision, one.software) == ("fp8", ANY)
-        and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
+        constant.assumed(
+            "twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * constant.value
+        )
+        for constant in by_name.values()
+        if (constant.precision, constant.software) == ("fp8", ANY)
+        and constant.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
     ]
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
     """Backward pass of unmeasured generations: the shared forward efficiency times the measured ratio."""
-    usual = {one.constant: one.value for one in forward if one.software == ANY}
+    usual = {constant.constant: constant.value for constant in forward if constant.software == ANY}
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
     values = backward_constants(usual, ratio)
     return [
-        one.assumed(note, family="attention_backward", value=rounded(values[one.constant]))
-        for one in forward
-        if one.software == ANY
+        constant.assumed(note, family="attention_backward", value=rounded(values[constant.constant]))
+        for constant in forward
+        if constant.software == ANY
     ]
 
 
 def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Fallback constants of unmeasured generations: all constants of one measured generation."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
-    for one in constants:
-        if one.software == ANY and one.generation in _REFERENCES and one.family not in ("gemm", *_FLASH_FAMILIES):
-            precision = ANY if one.precision in ("bf16", ANY) else one.precision
-            groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
+    for constant in constants:
+        if (
+            constant.software == ANY
+            and constant.generation in _REFERENCES
+            and constant.family not in ("gemm", *_FLASH_FAMILIES)
+        ):
+            precision = ANY if constant.precision in ("bf16", ANY) else constant.precision
+            groups.setdefault((constant.family, precision), {}).setdefault(constant.generation, []).append(constant)
     results = []
     for (_, precision), known in groups.items():
         reference = next(generation for generation in _REFERENCES if generation in known)
         note = f"as {reference}, for generations without measurements of their own"
-        results += [one.unmeasured(note, generation=ANY, precision=precision) for one in known[reference]]
+        results += [constant.unmeasured(note, generation=ANY, precision=precision) for constant in known[reference]]
     return results

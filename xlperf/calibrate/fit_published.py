@@ -120,14 +120,14 @@ def responses_of(
     """Sample the errors of published rows around the first values of the parameters; the first and last sample bound
     the search.
     """
-    points = np.array([_within(one) for one in parameters]).reshape(-1, len(_FACTORS))
+    points = np.array([_within(parameter) for parameter in parameters]).reshape(-1, len(_FACTORS))
     trials = [
-        replace(one, low=float(low), high=float(high))
-        for one, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
+        replace(parameter, low=float(low), high=float(high))
+        for parameter, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
     ]
     colours, users = colours_of(parameters), users_of(plans, entries, parameters)
     problem = published_problem(plans, entries, parameters)
-    first = np.array([one.first for one in parameters])
+    first = np.array([parameter.first for parameter in parameters])
     now = problem.residuals(first[None, :])[0]
     change = np.zeros((*points.shape, len(entries)))
     for colour in dict.fromkeys(colours.tolist()):
@@ -141,8 +141,8 @@ def responses_of(
     return Responses(trials, users, users & (np.abs(change).max(axis=1) > 0.0), points, change, now)
 
 
-def _within(one: Parameter) -> Array:
-    return np.asarray(np.clip(trial_values(one.family, one.constant, one.first), *one.bounds))
+def _within(parameter: Parameter) -> Array:
+    return np.asarray(np.clip(trial_values(parameter.family, parameter.constant, parameter.first), *parameter.bounds))
 
 
 MOST_CONSTANTS = {"training": 39, "inference": 52}
@@ -184,8 +184,10 @@ def _fit_times(
     plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
     parameters = family_parameters(published.kind, plans, entries)
     parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
-    groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
-    own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
+    groups = [parameter.software if parameter.family in OF_SOFTWARE else "" for parameter in parameters]
+    own = [
+        at for at, parameter in enumerate(parameters) if parameter.key[::4] == SLOWDOWN and parameter.generation == ANY
+    ]
     kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
     pooled = Counter(parameters[at].parent for at in kept)
     shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
@@ -238,12 +240,12 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
         if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
             continue
         some, errors = taken(plans, entries, own)
-        parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors)]
+        parameters = [replace(parameter, pull=0.0) for parameter in family_parameters("memory", some, errors)]
         solution = solve(published_problem(some, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
         results += [
-            replace(one, error=rounded(error))
-            for one in _sheet_rows(some, errors, parameters, solution, published, date)
+            replace(constant, error=rounded(error))
+            for constant in _sheet_rows(some, errors, parameters, solution, published, date)
         ]
     return results
 
@@ -288,7 +290,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
                 parent = next((known[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in known), -1)
                 known[named] = len(parameters)
                 reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
-                one = Parameter(
+                parameter = Parameter(
                     row["family"],
                     row["constant"],
                     **{"precision": row["precision"] or ANY, **dict(named)},
@@ -297,7 +299,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
                     parent=parent,
                     fixed=reference and row["held_at"] != _MEASURED,
                 )
-                parameters.append(_below_measured(one, plans) if row["held_at"] == _MEASURED else one)
+                parameters.append(_below_measured(parameter, plans) if row["held_at"] == _MEASURED else parameter)
     return parameters
 
 
@@ -320,7 +322,7 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
     for row in _families(fit):
         if row["held_at"] in ("", _MEASURED, *rows):
             continue
-        own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
+        own = [at for at, parameter in enumerate(parameters) if parameter.key[::4] == (row["family"], row["constant"])]
         sizes = [(rows.count(parameters[at].generation), -at) for at in own]
         results += [-max(sizes)[1]] if sizes else []
     return results
@@ -328,20 +330,20 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
     """Mask of the entries whose software matches the patterns and none with a leading !; blank matches all."""
-    others = [one[1:] for one in patterns.split() if one.startswith("!")]
-    wanted = [one for one in patterns.split() if not one.startswith("!")] or ["*"]
+    others = [pattern[1:] for pattern in patterns.split() if pattern.startswith("!")]
+    wanted = [pattern for pattern in patterns.split() if not pattern.startswith("!")] or ["*"]
 
     def named(name: str, some: Sequence[str]) -> bool:
-        return any(fnmatchcase(name, one) for one in some)
+        return any(fnmatchcase(name, pattern) for pattern in some)
 
     return np.array([named(name, wanted) and not named(name, others) for name in software.tolist()], dtype=bool)
 
 
-def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
+def _below_measured(parameter: Parameter, plans: PublishedPlans) -> Parameter:
     """Kernel efficiency of a stack, at most the measured efficiency of the kernel alone."""
-    key = (np.array([part], dtype=object) for part in (one.generation, one.precision, one.software))
-    measured = float(plans.catalog.calibration.constants(one.family, *key)[0][one.constant][0, 0])
-    return replace(one, start=_SLOWER * measured, low=_SLOWEST * measured, high=measured, centre=measured)
+    key = (np.array([part], dtype=object) for part in (parameter.generation, parameter.precision, parameter.software))
+    measured = float(plans.catalog.calibration.constants(parameter.family, *key)[0][parameter.constant][0, 0])
+    return replace(parameter, start=_SLOWER * measured, low=_SLOWEST * measured, high=measured, centre=measured)
 
 
 def _same_rows(
@@ -373,7 +375,9 @@ def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Para
 
 def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parameter]:
     """Parameters that start from a previous solution."""
-    return [replace(one, start=float(value)) for one, value in zip(parameters, solution.values, strict=True)]
+    return [
+        replace(parameter, start=float(value)) for parameter, value in zip(parameters, solution.values, strict=True)
+    ]
 
 
 # --- rows of the sheet ---------------------------------------------------------------------------------------------
@@ -390,20 +394,22 @@ def _sheet_rows(
     """Parameters as rows of the calibration sheet, with the published rows that they were fitted on."""
     users = users_of(plans, entries, parameters)
     results = []
-    for at, one in enumerate(parameters):
+    for at, parameter in enumerate(parameters):
         mask = users[at] | np.logical_or.reduce([users[other] for other in _special(parameters, at)] or [users[at]])
         identified = bool(solution.identified[at])
         named = set(entries.row_ids[mask].tolist()) if identified else set()
         results.append(
             FittedConstant(
-                *one.key,
+                *parameter.key,
                 rounded(float(solution.values[at])),
                 fit_set=fit_set(named, published.text["row_id"]),
                 num_rows=len(named),
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes=_said(one, float(solution.values[at]), bool((users[at] & _fitted_on(one, entries)).any()))
+                notes=_said(
+                    parameter, float(solution.values[at]), bool((users[at] & _fitted_on(parameter, entries)).any())
+                )
                 if identified
                 else _UNIDENTIFIED,
             )
@@ -411,24 +417,24 @@ def _sheet_rows(
     return results
 
 
-def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
+def _fitted_on(parameter: Parameter, entries: Errors) -> np.ndarray:
     """Mask of the entries whose software a constant is fitted on; other software only uses it."""
-    named = [_named_software(entries.software, row["software"]) for row in _families(key=one.key[::4])]
+    named = [_named_software(entries.software, row["software"]) for row in _families(key=parameter.key[::4])]
     return np.asarray(np.logical_or.reduce(named))
 
 
-def _said(one: Parameter, value: float, taken_itself: bool) -> str:
+def _said(parameter: Parameter, value: float, taken_itself: bool) -> str:
     """Note on a constant that no row uses directly or that is at a bound; otherwise ""."""
     if not taken_itself:
         return _OF_OTHERS
-    low, high = one.bounds
+    low, high = parameter.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
-    return f"at its bound: {_families(key=one.key[::4])[0][place]}" if place else ""
+    return f"at its bound: {_families(key=parameter.key[::4])[0][place]}" if place else ""
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Descendants of a parameter in the pooling tree."""
-    results = [at for at, one in enumerate(parameters) if one.parent == general]
+    results = [at for at, parameter in enumerate(parameters) if parameter.parent == general]
     return results + [below for at in results for below in _special(parameters, at)]
 
 
@@ -450,7 +456,7 @@ def _published_rows(table: Table, kind: str, memory: bool = False) -> list[int]:
 
 def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
     """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
-    names = [one.name for one in fields(FittedConstant) if one.name != "date"]
+    names = [each.name for each in fields(FittedConstant) if each.name != "date"]
     numbers = ("value", "num_rows", "error", "year")
     some = table.take(_published_rows(table, kind))
     columns = {name: (some.number(name) if name in numbers else some.text(name)).tolist() for name in names}

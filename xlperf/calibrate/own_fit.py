@@ -165,7 +165,11 @@ def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Sou
 
 def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
     """Sources of measured watts."""
-    records = {one.row_id: one for one in power_records(rows, catalog) if one.quantity == "power" and one.covered}
+    records = {
+        record.row_id: record
+        for record in power_records(rows, catalog)
+        if record.quantity == "power" and record.covered
+    }
     plans = power_plans(rows, catalog)
     ids, names = plans.published.text["row_id"], plans.published.text["source_id"]
     own: dict[str, list[int]] = {}
@@ -175,7 +179,7 @@ def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
     for name, at in sorted(own.items()):
         if len(at) > 1:
             measured = [records[ids[plans.index[plan]]] for plan in at]
-            ratios = np.log([one.measured / one.predicted for one in measured])
+            ratios = np.log([record.measured / record.predicted for record in measured])
             places = places_of(plans.plans.take(at), POWER_QUANTITY, plans.catalog)
             yield Source(name, POWER_QUANTITY, places, ratios, np.full(len(at), math.nan)).spread_out(MOST_ROWS)
 
@@ -286,7 +290,7 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
         low, high = 0.2, 8.0
         for _ in range(20):
             middle = math.sqrt(low * high)
-            inside = float(np.mean([one.inside(middle) for one in outcomes]))
+            inside = float(np.mean([outcome.inside(middle) for outcome in outcomes]))
             low, high = (middle, high) if inside < _SHARE else (low, middle)
         widths.append((math.log(number), math.log(high)))
     at, logs = np.array(widths).T
@@ -298,11 +302,11 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
 def effects_csv(effects: dict[str, Effects]) -> str:
     """Text of ``own_runs.csv`` with fitted constants; quantities without sources keep theirs."""
     values: dict[tuple[str, str], float] = {}
-    for quantity, one in effects.items():
-        values |= {(ANY, name): share for name, share in zip(EFFECTS, one.shares, strict=True)}
-        values |= {(ANY, name): reach for name, reach in zip(REACHES, one.reaches, strict=True)}
-        values |= {(quantity, name): getattr(one, name) for name in OWN}
-        values |= {(quantity, name): part for name, part in zip(PARTS.get(quantity, ()), one.parts, strict=True)}
+    for quantity, constants in effects.items():
+        values |= {(ANY, name): share for name, share in zip(EFFECTS, constants.shares, strict=True)}
+        values |= {(ANY, name): reach for name, reach in zip(REACHES, constants.reaches, strict=True)}
+        values |= {(quantity, name): getattr(constants, name) for name in OWN}
+        values |= {(quantity, name): part for name, part in zip(PARTS.get(quantity, ()), constants.parts, strict=True)}
     stream = io.StringIO()
     rows = resources.rows(TABLE)
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
@@ -380,14 +384,14 @@ def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
     result = []
     for quantity in sorted({source.quantity for source in sources}):
         for number in NUMBERS_OF_RUNS:
-            own = [one for one in sources if one.quantity == quantity and number in one.draws]
+            own = [source for source in sources if source.quantity == quantity and number in source.draws]
             if not own:
                 continue
             outcomes = [_outcome(source, effects_of(quantity), number) for source in own]
-            columns = list(zip(*(one.errors for one in outcomes), strict=True))
+            columns = list(zip(*(outcome.errors for outcome in outcomes), strict=True))
             medians = tuple(float(np.median([np.median(errors) for errors in column])) for column in columns)
             pairs = tuple(float(np.median(np.concatenate(column))) for column in columns)
-            inside = float(np.mean([one.inside(effects_of(quantity).width) for one in outcomes]))
+            inside = float(np.mean([outcome.inside(effects_of(quantity).width) for outcome in outcomes]))
             result.append(Accuracy(quantity, number, len(own), medians, inside, pairs))
     return result
 
@@ -397,7 +401,7 @@ def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tu
     header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip
     return header, [
-        (NAMES[one.quantity], f"{one.runs}", f"{one.sources}", *map(percent, one.medians), percent(one.inside, 0),
-         *map(percent, one.rows))
-        for one in result
+        (NAMES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}", *map(percent, accuracy.medians),
+         percent(accuracy.inside, 0), *map(percent, accuracy.rows))
+        for accuracy in result
     ]  # fmt: skip

@@ -262,7 +262,7 @@ def changed(table: Table, values: Mapping[int, float]) -> Table:
 
 def _with_starts(plans: PublishedPlans, parameters: Sequence[Parameter]) -> Table:
     """Calibration of plans, in which the start values of parameters replace rows with the same key."""
-    starts = calibration_table([FittedConstant(*one.key, one.first) for one in parameters])
+    starts = calibration_table([FittedConstant(*parameter.key, parameter.first) for parameter in parameters])
     return joined_tables(plans.catalog.tables["calibration"], starts)
 
 
@@ -279,14 +279,14 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     )
     values = np.zeros((len(parameters), len(entries)), dtype=bool)
     rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
-    for at, one in enumerate(parameters):
-        wanted = row_of[tuple(part.casefold() for part in one.key)]
+    for at, parameter in enumerate(parameters):
+        wanted = row_of[tuple(part.casefold() for part in parameter.key)]
         using = {}
         for generation, own, software in set(of_entry):
-            key = (one.family, generation, own if one.precision == ANY else one.precision, software)
+            key = (parameter.family, generation, own if parameter.precision == ANY else parameter.precision, software)
             if key not in rows:
                 rows[key] = calibration.used(*key)
-            using[generation, own, software] = rows[key][one.constant] == wanted
+            using[generation, own, software] = rows[key][parameter.constant] == wanted
         values[at] = [using[key] for key in of_entry]
     return values
 
@@ -384,7 +384,7 @@ def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
     """Colours of parameters for finite differences: one per constant and precision, since a row depends on one of
     them.
     """
-    kinds = [(one.family, one.constant, one.precision) for one in parameters]
+    kinds = [(parameter.family, parameter.constant, parameter.precision) for parameter in parameters]
     order = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
     return np.array([order[kind] for kind in kinds], dtype=np.int64)
 

@@ -99,7 +99,7 @@ class Readings:
 
     def take(self, chosen: np.ndarray) -> Readings:
         """Subset of the entries: positions, or a mask."""
-        return Readings(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return Readings(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
     def weights(self) -> Array:
         """Weight of each entry: a source of n values of a quantity weighs as much as the root of n. [-]"""
@@ -121,7 +121,7 @@ def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
     """Values of the readings with their first predictions; rows refused then or today are left out."""
     known, baselines = first_predictions(), Baselines(published, catalog)
     parts = [_readings(rows, catalog, known, baselines) for rows in published if rows.kind != POWER]
-    return Readings(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Readings)))
+    return Readings(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Readings)))
 
 
 def _readings(
@@ -134,7 +134,11 @@ def _readings(
     row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
-        metric = next(one for one, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
+        metric = next(
+            name_of_metric
+            for name_of_metric, of, primary in metrics_of(rows, row_of[name])
+            if primary and of == quantity
+        )
         first, group = known.get((kind, name, metric), (math.nan, ""))
         if not math.isnan(first):
             ratio = math.log(first / rows.number[metric][row_of[name]])
@@ -220,8 +224,8 @@ def widths_left_out(readings: Readings, name: str) -> Array:
     fold_of = {source: at % FOLDS for at, source in enumerate(sources)}
     fold = np.array([fold_of[source] for source in readings.source.tolist()])
     result = np.full(len(readings), math.nan)
-    for one in sorted(set(fold.tolist())):
-        own = fold == one
+    for part in sorted(set(fold.tolist())):
+        own = fold == part
         if not own.all():
             result[own] = _band_widths(_fitted_band(readings.take(~own), name), readings.take(own))
     return result
@@ -238,8 +242,11 @@ def _fitted_band(readings: Readings, name: str) -> Array:
     from scipy.optimize import minimize
 
     declared = [declared_constants()["band"][f"{name}{part}"] for part in PARTS]
-    start = np.log([one.default for one in declared])
-    low, high = np.log([max(one.low, 0.005) for one in declared]), np.log([one.high for one in declared])
+    start = np.log([constant.default for constant in declared])
+    low, high = (
+        np.log([max(constant.low, 0.005) for constant in declared]),
+        np.log([constant.high for constant in declared]),
+    )
     size, weights = np.abs(readings.first), readings.weights()
     weights = weights / weights.sum()
 
@@ -426,8 +433,8 @@ def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], lis
         "published way", "over published",
     )  # fmt: skip
     table: list[tuple[str, ...]] = []
-    for one in result:
-        answer = one.answer
+    for deployment in result:
+        answer = deployment.answer
         if answer.get("reason"):
             numbers = ("-", "-", str(answer["reason"]), "-", "-")
         else:
@@ -435,13 +442,13 @@ def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], lis
                 f"{answer['accelerators']:,.0f}",
                 f"{answer['accelerators_low']:,.0f} to {answer['accelerators_high']:,.0f}",
                 way_words(str(answer["software"]), str(answer["mode"]), answer).removeprefix("with "),
-                "-" if one.same != one.same else f"{one.same:,.0f}",
-                f"{one.ratio:.2f}",
+                "-" if deployment.same != deployment.same else f"{deployment.same:,.0f}",
+                f"{deployment.ratio:.2f}",
             )
-        asked = one.asked
+        asked = deployment.asked
         each = f"{asked['speed per user']:.1f}"
         table.append(
-            (one.name, str(asked["model"]), short_name(asked["accelerator"]), f"{asked['users']:,.0f}", each,
-             f"{one.accelerators:,.0f}", *numbers)
+            (deployment.name, str(asked["model"]), short_name(asked["accelerator"]), f"{asked['users']:,.0f}", each,
+             f"{deployment.accelerators:,.0f}", *numbers)
         )  # fmt: skip
     return header, table

@@ -145,19 +145,19 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
     omitted: dict[str, str] = {}
     for row in rows:
         try:
-            one = _parse(row)
-            if one.accelerator.casefold() not in known:
-                raise _Omitted(f"accelerator {one.accelerator} is not in the catalog")
+            measurement = _parse(row)
+            if measurement.accelerator.casefold() not in known:
+                raise _Omitted(f"accelerator {measurement.accelerator} is not in the catalog")
         except _Omitted as reason:
             omitted[_text(row, "row_id")] = str(reason)
         else:
-            parsed.setdefault(one.family, []).append(one)
+            parsed.setdefault(measurement.family, []).append(measurement)
     families = {}
     for family in sorted(parsed):
         own = parsed[family]
-        words = {name: [getattr(one, name) for one in own] for name in _WORDS}
-        arguments = {name: np.array([one.arguments[name] for one in own]) for name in own[0].arguments}
-        joined = _joined(family, words, np.array([one.time for one in own]), arguments, catalog)
+        words = {name: [getattr(measurement, name) for measurement in own] for name in _WORDS}
+        arguments = {name: np.array([measurement.arguments[name] for measurement in own]) for name in own[0].arguments}
+        joined = _joined(family, words, np.array([measurement.time for measurement in own]), arguments, catalog)
         keep, reasons = _physical(joined)
         omitted.update(reasons)
         families[family] = take_rows(joined, keep, catalog) if reasons else joined
