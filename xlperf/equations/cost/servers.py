@@ -122,6 +122,7 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
     """Cost of an hour of an accelerator in a server, by part; the parts add up to :func:`owned_cost_rate`."""
     terms = owner_terms(server, network, drawn)
     total = owned_cost_rate(*terms)
+    # Parts for a second of used time: energy, capital of servers and building, quoted lines, and lost time.
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
     energy = energy * terms.load_share
     used = terms.utilization / (1.0 - server.downtime_share)
@@ -325,7 +326,7 @@ def owned_hour(
         return pool_mean(hours[0][name], hours[1][name], prefill_share)
 
     grid = pool_mean(terms[0].grid_power, terms[1].grid_power, prefill_share)
-    paid = [hour["cost_rate"] * each.utilization for hour, each in zip(hours, terms, strict=True)]
+    paid = [hour["cost_rate"] * pool.utilization for hour, pool in zip(hours, terms, strict=True)]
     switches, cables, transceivers = (
         pool_mean(one, other, prefill_share) for one, other in zip(decode.parts, prefill.parts, strict=True)
     )

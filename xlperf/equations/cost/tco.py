@@ -249,10 +249,13 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     return np.asarray(array(energy) * array(carbon_intensity))
 
 
-def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day: Numeric = 24.0 * HOUR) -> Array:
+_DAY = 24.0 * HOUR
+
+
+def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric) -> Array:
     """Mean of a daily profile over a time, relative to the mean of a day; 1 for an unknown start."""
-    values, begin = np.stack([array(each) for each in by_hour], axis=-1), array(start) / array(day)
-    length = array(duration) / array(day)
+    values, begin = np.stack([array(hour) for hour in by_hour], axis=-1), array(start) / _DAY
+    length = array(duration) / _DAY
     parts = values.shape[-1]
     # Integral of the profile up to each hour [day].
     whole = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=-1) / parts], axis=-1)

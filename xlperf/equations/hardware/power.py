@@ -10,7 +10,13 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, known_or, power, side_by_side
 from xlperf.base.units import factor
 from xlperf.equations.hardware.gemm import product_memory_traffic
-from xlperf.equations.hardware.roofline import STATIC_SHARE, Device, arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.roofline import (
+    LEAST_VOLTAGE_SHARE,
+    STATIC_SHARE,
+    Device,
+    arithmetic_power,
+    clock_limited_time,
+)
 
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology, the reference of energy ratios. [J/FLOP]"""
@@ -83,12 +89,11 @@ def node_energy_ratio(
     return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))
 
 
+_ROUNDED_CLOCK = 0.94  # least ratio of two clocks of a datasheet that counts as rounding [-]
+
+
 def peak_clock_rate(
-    peak_flop_rate: Numeric,
-    num_multiprocessors: Numeric,
-    clock_rate: Numeric,
-    nominal_clock_rate: Numeric,
-    rounding: Numeric = 0.94,
+    peak_flop_rate: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, nominal_clock_rate: Numeric
 ) -> Array:
     r"""Clock that yields the stated peak; a higher boost clock is headroom.
 
@@ -111,20 +116,18 @@ def peak_clock_rate(
     num_multiprocessors : Multiprocessors n; NaN: one. [-]
     clock_rate : Boost clock f; NaN means not stated. [Hz]
     nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
-    rounding : Least ratio of the two clocks that counts as rounding. [-]
 
     Returns
     -------
     clock : The boost clock if another argument is unknown. [Hz]
     """
     # Operations per clock and multiprocessor, rounded to a power of two in the logarithm.
-    clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
-    per_clock = each / clock
+    clock, unit_rate = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
+    per_clock = unit_rate / clock
     mantissa, exponent = np.frexp(np.where(np.isfinite(per_clock), per_clock, 1.0))
     power_of_two = np.ldexp(1.0, np.where(mantissa * mantissa < 0.5, exponent - 1, exponent))
-    stated = np.minimum(np.maximum(each / power_of_two, array(nominal_clock_rate)), clock)
-    headroom = stated < array(rounding) * clock
-    return np.asarray(np.where(headroom, stated, clock) + 0.0 * array(rounding))
+    stated = np.minimum(np.maximum(unit_rate / power_of_two, array(nominal_clock_rate)), clock)
+    return np.where(stated < _ROUNDED_CLOCK * clock, stated, clock)
 
 
 def _work_power(
@@ -238,13 +241,14 @@ def capped_clock_share(
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
 
 
-def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: Numeric = 2.0 / 3.0) -> Array:
+def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
     r"""Energy of an operation at a share of the clock.
 
     .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock down to the least voltage of the node, and the energy with its square. Source: M.
-    Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
+    The voltage falls with the clock down to the least voltage of the node, :math:`v_0 = 2/3` of the full one, and the
+    energy with its square. Source: M. Horowitz, "Computing's energy problem", ISSCC 2014,
+    doi:10.1109/ISSCC.2014.6757323.
 
     At three quarters of the clock 9/16; at half the clock the voltage is two thirds:
 
@@ -255,13 +259,12 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
     ----------
     energy : Energy e at the full clock. [J]
     clock_share : Share x of the clock. [-]
-    least_voltage_share : Voltage v_0 of a slow clock over the full voltage. [-]
 
     Returns
     -------
     energy : In the unit of the argument. [J]
     """
-    voltage = np.maximum(array(clock_share), array(least_voltage_share))
+    voltage = np.maximum(array(clock_share), LEAST_VOLTAGE_SHARE)
     return np.asarray(array(energy) * (voltage * voltage))
 
 

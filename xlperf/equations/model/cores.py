@@ -339,7 +339,11 @@ LOCAL = Core(
 
 
 def _selects(name: str, ratio: str, limit: str | None, layers: str) -> Core:
-    """Sparse attention to all entries of a cache or the best ones, beside a window; latent attention is absorbed."""
+    """Sparse attention to all entries of a cache or the best ones, beside a window; latent attention is absorbed.
+    ``ratio``, ``limit`` and ``layers`` name columns of the model: tokens of an entry, entries that an index selects
+    (None: all), and layers of the kind. In each phase a query reads entries (of ``ratio`` tokens, at most the limit)
+    and the recent tokens of the window.
+    """
 
     def most(model: Model) -> Array:
         return getattr(model, limit) if limit else np.full_like(model.num_layers, np.inf)

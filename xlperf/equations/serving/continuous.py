@@ -64,6 +64,7 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
 
 def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, Array]:
     """Times and rates of a static batch, from its prefill time and the parts of a decode step (rows, 5)."""
+    # All outputs start with the prefill's token; the others take a step each, shared by accepted drafts.
     steps = plan.output_length - 1.0
     tokens = plan.tokens_per_step
     step = total(parts) / tokens

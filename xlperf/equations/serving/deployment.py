@@ -386,8 +386,8 @@ def adapter_load_time(size: Numeric, adapters: Numeric, resident: Numeric, bandw
     -------
     time : Mean over the requests. [s]
     """
-    found = np.minimum(divide(resident, adapters, 1.0), 1.0)
-    return np.asarray((1.0 - found) * (array(size) / array(bandwidth)))
+    resident_share = np.minimum(divide(resident, adapters, 1.0), 1.0)
+    return np.asarray((1.0 - resident_share) * (array(size) / array(bandwidth)))
 
 
 class _Product(NamedTuple):

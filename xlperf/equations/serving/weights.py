@@ -40,40 +40,41 @@ def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]
     return tuple(operator for operator in block.operators if operator not in wide), wide
 
 
+def _block_shares(model: Model, plan: InferencePlan, architecture: Architecture, block: Block) -> Array:
+    """Blocks of a kind on a rank per layer: layers that have it, in pools that compute it, times its experts. [-]"""
+    part = LayerPart.EXPERTS if block in FEED_FORWARD else LayerPart.ATTENTION
+    share = layer_shares(model, architecture).of(block.place) * computed_share(plan, part)
+    if block is EXPERTS:
+        share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+    return np.asarray(share)
+
+
 def _layer_weights(
     shard: Shard, plan: InferencePlan, architecture: Architecture, blocks: tuple[Block, ...]
 ) -> tuple[Array, Array]:
     """GEMM weights of blocks of a mean layer on one rank, (rows,): in the precision of the plan, and in 16 bits. [-]"""
-    model, shares = shard.model, layer_shares(shard.model, architecture)
-    attends, feeds = computed_share(plan, LayerPart.ATTENTION), computed_share(plan, LayerPart.EXPERTS)
+    model, narrow, wide = shard.model, np.zeros(()), np.zeros(())
     wide_layers = wide_attention(model, plan, architecture)
-    low, wide = np.zeros(()), np.zeros(())
     for block in blocks:
-        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
-        if block is EXPERTS:
-            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+        share = _block_shares(model, plan, architecture, block)
         narrow_products, wide_products = _by_width(block)
         if wide_products:
             wide = wide + share * weights(block, shard, wide_products)
         if narrow_products:
-            held = share * weights(block, shard, narrow_products)
-            if block.place in ("attention", "linear"):
-                wide, held = wide + np.where(wide_layers, held, 0.0), np.where(wide_layers, 0.0, held)
-            low = low + held
-    return np.asarray(low), np.asarray(wide)
+            number = share * weights(block, shard, narrow_products)
+            if block.place in ("attention", "linear"):  # attention layers may stay in 16 bits
+                wide, number = wide + np.where(wide_layers, number, 0.0), np.where(wide_layers, 0.0, number)
+            narrow = narrow + number
+    return np.asarray(narrow), np.asarray(wide)
 
 
 def _layer_weights_by_part(
     shard: Shard, plan: InferencePlan, architecture: Architecture, blocks: tuple[Block, ...]
 ) -> Array:
     """GEMM weights of blocks of a mean layer on one rank, each part in its own precision, (rows,). [B]"""
-    model, shares = shard.model, layer_shares(shard.model, architecture)
-    attends, feeds = computed_share(plan, LayerPart.ATTENTION), computed_share(plan, LayerPart.EXPERTS)
     size = np.zeros(())
     for block in blocks:
-        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
-        if block is EXPERTS:
-            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+        share = _block_shares(shard.model, plan, architecture, block)
         for products, narrow in zip(_by_width(block), (True, False), strict=True):
             if products:
                 sizes = plan.part_sizes(part_of(block, products[0], architecture)) if narrow else None
@@ -84,8 +85,8 @@ def _layer_weights_by_part(
 
 def computed_share(plan: InferencePlan, part: float) -> Array | float:
     """1 if a pool computes a part of its layers, else 0, (rows,); 1 if every pool computes all. [-]"""
-    own = plan.computes(part)
-    return 1.0 if own is None else own
+    computed = plan.computes(part)
+    return 1.0 if computed is None else computed
 
 
 def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
@@ -116,14 +117,14 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     small, tables = small * attends, tables * attends
     layer = narrow * plan.weight_size + (small + wide) * plan.activation_size
     size = np.asarray(layers * layer + tables * plan.activation_size / plan.attention_parallel)
-    own = plan.part_sizes("head")
-    if own is None:
+    head_sizes = plan.part_sizes("head")
+    if head_sizes is None:
         return size
     # Embeddings stay in 16 bits; an output projection of its own has the precision of the checkpoint's.
     layer = _layer_weights_by_part(shard, plan, architecture, blocks) + small * plan.activation_size
     output = np.where(tied > 0.0, 0.0, embedding_parameters(model, np.ones_like(tied))) * attends
-    of_tables = (tables - output) * plan.activation_size + output * own[0]
-    return np.where(np.isnan(own[0]), size, layers * layer + of_tables / plan.attention_parallel)
+    of_tables = (tables - output) * plan.activation_size + output * head_sizes[0]
+    return np.where(np.isnan(head_sizes[0]), size, layers * layer + of_tables / plan.attention_parallel)
 
 
 def host_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
@@ -141,9 +142,9 @@ def host_weights_size(model: Model, plan: InferencePlan, architecture: Architect
 
     def size(blocks: tuple[Block, ...]) -> Array:
         narrow, wide = _layer_weights(shard, plan, architecture, blocks)
-        layer, own = narrow * plan.weight_size + wide * plan.activation_size, plan.part_sizes("head")
-        if own is not None:
-            layer = np.where(np.isnan(own[0]), layer, _layer_weights_by_part(shard, plan, architecture, blocks))
+        layer, head_sizes = narrow * plan.weight_size + wide * plan.activation_size, plan.part_sizes("head")
+        if head_sizes is not None:
+            layer = np.where(np.isnan(head_sizes[0]), layer, _layer_weights_by_part(shard, plan, architecture, blocks))
         return np.asarray(layers * layer)
 
     blocks = layer_blocks(architecture)[:-1]
@@ -210,12 +211,12 @@ def with_host_weights(
     """
     plan, device, software, number = deployment.plan, deployment.device, deployment.software, len(phases)
     experts, others, handovers = _work_shares(deployment)
-    own = len(gemms.names) - gemms.once
-    shapes, grouped = products.gemms, products.grouped[: len(gemms.names)][:own]
+    in_layer = len(gemms.names) - gemms.once
+    shapes, grouped = products.gemms, products.grouped[: len(gemms.names)][:in_layer]
     share = np.where(grouped, experts[:, None], others[:, None])[:, None]
-    calls = share * gemms.calls[..., :own]
-    weights = by_phase(shapes.batch * shapes.k * shapes.n * stored_sizes(deployment, products), number)[..., :own]
-    flop = by_phase(2.0 * shapes.batch * shapes.m * shapes.n * shapes.k, number)[..., :own]
+    calls = share * gemms.calls[..., :in_layer]
+    weights = by_phase(shapes.batch * shapes.k * shapes.n * stored_sizes(deployment, products), number)[..., :in_layer]
+    flop = by_phase(2.0 * shapes.batch * shapes.m * shapes.n * shapes.k, number)[..., :in_layer]
     # The ranks of an accelerator share its host.
     memory, link, rate = (
         values / software["ranks"]
@@ -235,10 +236,11 @@ def with_host_weights(
     late = np.where(np.array(phases) == PREFILL, 0.0, total(np.where(grouped, calls * weights, 0.0)))
     behind = np.where(plan.host_prefetch[:, None] > 0.0, total(parts[:, :, 0]), 0.0)
     waits = exposed_offload_time(moved - late, link, behind) + late / link
-    saved = total(calls * gemms.time[..., :own])
-    how = plan.host_compute[:, None]
-    faster = (how == HostCompute.FASTER) & (there - saved < waits)
-    computes = (how == HostCompute.CPU) | faster
+    saved = total(calls * gemms.time[..., :in_layer])
+    # The processors compute where the plan says so, or where it leaves the choice and they are faster.
+    stated = plan.host_compute[:, None]
+    faster = (stated == HostCompute.FASTER) & (there - saved < waits)
+    computes = (stated == HostCompute.CPU) | faster
     kept = gemms.calls.copy(order="K")
-    kept[..., :own] = kept[..., :own] - np.where(computes[..., None], calls, 0.0)
+    kept[..., :in_layer] = kept[..., :in_layer] - np.where(computes[..., None], calls, 0.0)
     return gemms._replace(calls=kept), np.where(computes, there, waits)

@@ -164,9 +164,9 @@ def _core_parts(setting: Setting) -> list[Part]:
         shares |= {core: shares[core] * attended for core in within}
     parts: list[Part] = []
     for core in cores:
-        often = shares[core] if core.place == "linear" else plan.flash_attention * shares[core]
+        share = shares[core] if core.place == "linear" else plan.flash_attention * shares[core]
         for trained in core.train(call):
-            calls = (often * trained.calls)[:, None]
+            calls = (share * trained.calls)[:, None]
             parts += _TIMED[type(trained.kernel)](setting, core, trained, calls)
     return parts
 
