@@ -218,11 +218,11 @@ def choice_table(result: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def _line(kind: str, size: str, result: Sequence[Choice]) -> tuple[str, ...]:
-    kept = np.array([choice.regret for choice in result if not choice.broken])
+    regrets = np.array([choice.regret for choice in result if not choice.broken])
     taus = np.array([choice.tau for choice in result if not math.isnan(choice.tau)])
     limited = [choice for choice in result if not math.isnan(choice.limit)]
     right = np.mean([choice.regret <= NEAR and not choice.broken for choice in result])
-    shown = [percent(float(np.quantile(kept, share))) if len(kept) else "-" for share in (0.5, 0.9)]
+    shown = [percent(float(np.quantile(regrets, share))) if len(regrets) else "-" for share in (0.5, 0.9)]
     tau = f"{np.median(taus):.2f}" if len(taus) else "-"
     broken = percent(float(np.mean([choice.broken for choice in limited])), 0) if limited else "-"
     return (kind, size, f"{len(result)}", percent(float(right), 0), *shown, tau, broken)
@@ -257,25 +257,22 @@ _LAYERS = {"dense models": False, "models with experts": True}
 
 @dataclass(frozen=True)
 class Run:
-    """A published run: the settings that both runs of a pair share, and its measured and predicted times by metric [s];
-    ``new`` marks a run that is in no fit; ``release`` is the printed name of the engine with its release, ``mixture``
-    whether the model has experts.
-    """
+    """A published run, to be compared with another one."""
 
     row_id: str
     source: str
     engine: str
-    separate: bool
-    same: tuple[str, ...]
-    mapping: tuple[str, ...]
+    separate: bool  # whether prefill and decode have pools of their own
+    same: tuple[str, ...]  # settings that both runs of a pair share: work, accelerator, precision
+    mapping: tuple[str, ...]  # printed parallel degrees
     accelerators: float
-    load: float
+    load: float  # requests in flight [-]
     prompt: float
     output: float
-    times: dict[str, tuple[float, float]]
-    new: bool
-    release: str = ""
-    mixture: bool = False
+    times: dict[str, tuple[float, float]]  # measured and predicted time by metric [s]
+    new: bool  # whether no fit has read it
+    release: str = ""  # printed name of the engine with its release
+    mixture: bool = False  # whether the model has experts
 
     @property
     def publisher(self) -> str:
@@ -336,7 +333,7 @@ def runs_of(
         for record in compare(plans, predicted(plans, progress)):
             if record.covered:
                 values.setdefault(place[record.row_id], {})[record.metric] = _as_times(record)[:2]
-        results += [_run_of(rows, row, work[row], row in mixtures, own) for row, own in values.items()]
+        results += [_run_of(rows, row, work[row], row in mixtures, times) for row, times in values.items()]
     return results
 
 
@@ -378,7 +375,7 @@ def _times(
         times[RATE] = factor("ms") * (np.array(first) + (output - 1.0) * np.array(token)) / output
     if token is not None:
         times[TOKEN] = factor("ms") * np.array(token)
-    return {name: (float(both[0]), float(both[1])) for name, both in times.items()}
+    return {name: (float(pair[0]), float(pair[1])) for name, pair in times.items()}
 
 
 def repeated(runs: Sequence[Run]) -> list[list[Run]]:
@@ -463,25 +460,25 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
     for kind in (ENGINES, POOLS, REPEATS):
-        own = [pair for pair in pairs if pair.kind == kind]
-        publishers = sorted({pair.first.publisher for pair in own})
+        of_kind = [pair for pair in pairs if pair.kind == kind]
+        publishers = sorted({pair.first.publisher for pair in of_kind})
         for name in (RATE, TOKEN):
             lines = [
-                (publisher, [pair for pair in own if pair.first.publisher == publisher]) for publisher in publishers
+                (publisher, [pair for pair in of_kind if pair.first.publisher == publisher]) for publisher in publishers
             ]
             scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in lines]
-            rows.append((kind, _EVERY, name, *Score.of(own, name).words()))
+            rows.append((kind, _EVERY, name, *Score.of(of_kind, name).words()))
             if len(publishers) > 1:
                 rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))
-            new = Score.of([pair for pair in own if pair.new], name)
+            new = Score.of([pair for pair in of_kind if pair.new], name)
             rows += [(kind, _NEW, name, *new.words())] if new.count else []
             for words, mixture in _LAYERS.items() if kind == ENGINES else ():
-                score = Score.of([pair for pair in own if pair.first.mixture == mixture], name)
+                score = Score.of([pair for pair in of_kind if pair.first.mixture == mixture], name)
                 rows.append((kind, words, name, *score.words()))
             rows += [(kind, publisher, name, *score.words()) for publisher, score in scores if score.count]
-            for both in sorted({pair.engines for pair in own} if kind == ENGINES else ()):
-                score = Score.of([pair for pair in own if pair.engines == both], name)
-                rows += [(" or ".join(both), _EVERY, name, *score.words())] if score.count >= _FEWEST else []
+            for engines in sorted({pair.engines for pair in of_kind} if kind == ENGINES else ()):
+                score = Score.of([pair for pair in of_kind if pair.engines == engines], name)
+                rows += [(" or ".join(engines), _EVERY, name, *score.words())] if score.count >= _FEWEST else []
     return header, [row for row in rows if row[3] != "0"]
 
 
@@ -516,12 +513,12 @@ class Score:
 
 def alike(scores: Sequence[Score]) -> Score:
     """Score over publishers with equal weights: medians of the errors, and the mean of the shares."""
-    own = [score for score in scores if score.count]
-    shares = [score.named for score in own if not math.isnan(score.named)]
+    with_pairs = [score for score in scores if score.count]
+    shares = [score.named for score in with_pairs if not math.isnan(score.named)]
     return Score(
-        len(own),
-        float(np.median([score.median for score in own])),
-        float(np.median([score.p90 for score in own])),
+        len(with_pairs),
+        float(np.median([score.median for score in with_pairs])),
+        float(np.median([score.p90 for score in with_pairs])),
         len(shares),
         float(np.mean(shares)) if shares else math.nan,
     )

@@ -206,14 +206,16 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
     """Whether a look-up changes without the rows: in their family, and in those that it is the parent of."""
     family = keys[min(gone)][0]
     children = [child for child, (parent, _) in parent_families().items() if parent == family]
-    for each in (family, *children):
-        near = {each, parent_families().get(each, ("", {}))[0]}
+    for of_family in (family, *children):
+        near = {of_family, parent_families().get(of_family, ("", {}))[0]}
         rows = [row for row in sorted(kept) if keys[row][0] in near]
-        names = list(declared_constants()[each]) if each in parent_families() else [keys[min(gone)][1]]
-        names = [name for name in names if name in declared_constants()[each]]
-        contexts = sorted({key for row in gone for key in _contexts(each, keys[row], [keys[at] for at in rows], chips)})
+        names = list(declared_constants()[of_family]) if of_family in parent_families() else [keys[min(gone)][1]]
+        names = [name for name in names if name in declared_constants()[of_family]]
+        contexts = sorted(
+            {key for row in gone for key in _contexts(of_family, keys[row], [keys[at] for at in rows], chips)}
+        )
         before, after = (
-            Calibration(table.take(some)).values_of(each, names, contexts)
+            Calibration(table.take(some)).values_of(of_family, names, contexts)
             for some in (rows, [row for row in rows if row not in gone])
         )
         if (np.abs(after - before) > TOLERANCE * np.abs(before)).any():
@@ -226,8 +228,8 @@ def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str
     generation = key[2]
     machines = {chip for chip in chips if generation in (ANY, chip, generation_line(chip))} | {generation}
     formats = _WIDE.get(family) or {entry[3] for entry in known} | {"bf16", "fp8", "fp8_block", "fp4", "mxfp8"}
-    own = {entry[4] for entry in known if entry[0] == family}
-    stacks = own | {row["software"] for row in resources.stack_rows("kernels")} | {_UNKNOWN}
+    software = {entry[4] for entry in known if entry[0] == family}
+    stacks = software | {row["software"] for row in resources.stack_rows("kernels")} | {_UNKNOWN}
     named = machines | ({_UNKNOWN} if generation == ANY else set())
     return product(named, formats, stacks)
 
@@ -314,27 +316,26 @@ def left_out_together(
     return entries, _left_out(plans, entries, responses, rows, names(plans, entries), _nothing)
 
 
-def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
-    """Catalog with the software constants refitted to published rows as in the original fit. A constant that fewer than
-    eight rows inform keeps its value, or is dropped if it belongs to the software ``unknown``.
+def refitted(published: Published, catalog: Catalog) -> Catalog:
+    """Catalog with the software constants refitted to published rows as in the original fit, without constants of a
+    software that fewer than eight rows inform.
     """
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans)
     if not len(entries):
         return catalog
     every, table = np.full(len(entries), True), catalog.tables["calibration"]
-    held: set[tuple[str, ...]] = set()
-    if unknown:
-        parameters, places = as_parameters(table, entries.kind)
-        reference = without_reference(entries.kind, parameters, entries)
-        held = {parameters[at].key for at in reference}
-        table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
+    # multiplicative constants of which no row has the reference are held at their defaults
+    parameters, places = as_parameters(table, entries.kind)
+    reference = without_reference(entries.kind, parameters, entries)
+    fixed = {parameters[at].key for at in reference}
+    table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
     for _ in range(TURNS):
         tried = replace(plans, catalog=plans.catalog.with_tables([table]))
         entries = errors_of(tried)
-        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=held)
+        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=fixed)
         table = changed(table, values)
-        table = table.take(np.setdiff1d(np.arange(len(table)), gone if unknown else []))
+        table = table.take(np.setdiff1d(np.arange(len(table)), gone))
     return catalog.with_tables([table])
 
 
@@ -356,12 +357,14 @@ def _left_out(
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
     for name in sorted(set(groups.tolist())):
         say("folds")
-        own = groups == name
-        values, gone = _refitted(entries, responses, rows, fitted & ~own, own)
-        kept = np.setdiff1d(np.arange(len(table)), gone)
-        some, errors = taken(plans, entries, own)
-        catalog = some.catalog.with_tables([changed(table, values).take(kept)])
-        result[own] = aligned(log_errors(replace(some, catalog=catalog), set(entries.quantity.tolist()))[0], errors)
+        of_group = groups == name
+        values, gone = _refitted(entries, responses, rows, fitted & ~of_group, of_group)
+        remaining = np.setdiff1d(np.arange(len(table)), gone)
+        left_plans, errors = taken(plans, entries, of_group)
+        catalog = left_plans.catalog.with_tables([changed(table, values).take(remaining)])
+        result[of_group] = aligned(
+            log_errors(replace(left_plans, catalog=catalog), set(entries.quantity.tolist()))[0], errors
+        )
     return result
 
 
@@ -406,9 +409,9 @@ def _refitted(
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
     """Rows of an accelerator, a generation, a software or a source; case does not matter."""
-    own = accelerators_of(name, catalog)
-    if own:
-        return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
+    accelerators = accelerators_of(name, catalog)
+    if accelerators:
+        return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in accelerators])
     used = software_of(published, catalog)
     if name.casefold() in used:
         return published.take([row for row, software in enumerate(used) if software == name.casefold()])
@@ -421,23 +424,25 @@ def left_out(catalog: Catalog, name: str) -> Catalog:
     refitted. Raises InputError for an unknown name.
     """
     measured, wanted = read_measured(), name.casefold()
-    kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
-    gone = own or _machines_of(measured, catalog, name)
+    remaining_rows, accelerators = measured.without(name, catalog), accelerators_of(name, catalog)
+    gone = accelerators or _machines_of(measured, catalog, name)
     if gone and gone <= accelerators_by_line(catalog):
-        shared, constants = machine_constants(kept, catalog, "")
+        shared, constants = machine_constants(remaining_rows, catalog, "")
         return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
     base = table.take(kernels)
-    if own:
-        base = calibration_table([*fit_kernels(kept.kernels, catalog, ""), *lost_ratios(kept, catalog)])
+    if accelerators:
+        base = calibration_table(
+            [*fit_kernels(remaining_rows.kernels, catalog, ""), *lost_ratios(remaining_rows, catalog)]
+        )
     others = [row for row in range(len(table)) if row not in set(kernels)]
-    remaining = [row for row in others if not _is_of(table, row, wanted, not own)]
-    known = catalog.with_tables([joined_tables(base, table.take(remaining))])
-    for before, rows in ((measured.training, kept.training), (measured.inference, kept.inference)):
-        if own or len(rows) < len(before):
-            known = refitted(rows, known, unknown=True)
-    return of_what_was_not_measured(known, kept.training)
+    remaining = [row for row in others if not _is_of(table, row, wanted, not accelerators)]
+    refit = catalog.with_tables([joined_tables(base, table.take(remaining))])
+    for before, rows in ((measured.training, remaining_rows.training), (measured.inference, remaining_rows.inference)):
+        if accelerators or len(rows) < len(before):
+            refit = refitted(rows, refit)
+    return of_what_was_not_measured(refit, remaining_rows.training)
 
 
 def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
@@ -474,9 +479,9 @@ def _is_of(table: Table, row: int, name: str, software: bool) -> bool:
 
 def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     """Catalog with fallback constants for unmeasured machines, software and precisions."""
-    known = training_constants(catalog.tables["calibration"], "")
-    result = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
-    result += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
+    constants = training_constants(catalog.tables["calibration"])
+    result = kernels_of_other_generations(constants) + slowdowns_of_other_generations(constants)
+    result += of_other_precisions(training_constants(catalog.tables["calibration"], "inference"))
     with_kernels = and_constants(catalog, result)
-    known = [constant for constant in known if constant.software != ANY]
-    return and_constants(with_kernels, of_other_software(published, with_kernels, known))
+    constants = [constant for constant in constants if constant.software != ANY]
+    return and_constants(with_kernels, of_other_software(published, with_kernels, constants))

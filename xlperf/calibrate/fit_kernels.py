@@ -108,8 +108,8 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     constants += shared + library_tiles(date)
     if "attention" in result.families:
         attention = result.families["attention"]
-        own = shared_attention(attention, fitted_weights(attention), catalog, date)
-        constants += own + _shared_backward(own, _backward_ratio(fits))
+        of_attention = shared_attention(attention, fitted_weights(attention), catalog, date)
+        constants += of_attention + _shared_backward(of_attention, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
     return sorted(
         constants,
@@ -171,12 +171,12 @@ def _choice(
     family, generation, precision, software = key
     base = declared_values(family)
     for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
-        mine = [
+        same_kernel = [
             constant
             for constant in shared
             if (constant.family, constant.precision, constant.software) == (family, wider, ANY)
         ]
-        base |= {constant.constant: constant.value for constant in mine}
+        base |= {constant.constant: constant.value for constant in same_kernel}
     if precision == FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
@@ -203,13 +203,11 @@ def _choice(
             return ("compute_efficiency", "tile_time"), base
         if software != ANY:
             return ("compute_efficiency", "memory_efficiency", "serial_share", "launch_time"), base
-        told = (len(np.unique(rows.arguments["head_size"])) > 1, len(powers) > 1)
-        if told[0]:
+        # heads of several widths tell softmax from products, several power limits the energy
+        if len(np.unique(rows.arguments["head_size"])) > 1:
             return (*_FLASH, "softmax_flop", "serial_share"), base
-        return (*_FLASH, *(("energy_per_flop",) if told[1] else ())), base
-    if family == "attention_decode":
-        return ("memory_efficiency", "launch_time"), base
-    if family == "vector":
+        return (*_FLASH, *(("energy_per_flop",) if len(powers) > 1 else ())), base
+    if family in ("attention_decode", "vector"):
         return ("memory_efficiency", "launch_time"), base
     if family == "all_to_all":
         return (*_INNER, "middle_share"), base
@@ -290,11 +288,11 @@ def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> 
     """Fit the backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
     family, generation, precision, software = key
     base = declared_values(family)
-    own = fits.get(("attention", generation, precision, software))
-    if own is not None:
-        shared = fits.get(("attention", generation, precision, ANY), own).constants
+    forward = fits.get(("attention", generation, precision, software))
+    if forward is not None:
+        shared = fits.get(("attention", generation, precision, ANY), forward).constants
         base |= {name: shared[name] for name in ("imbalance", "memory_efficiency", "serial_share", "softmax_flop")}
-        return [_fit(key, rows, _BOTH, base, _columns(own.constants))]
+        return [_fit(key, rows, _BOTH, base, _columns(forward.constants))]
     shared = declared_values("attention")
     measured = next((fit for other, fit in fits.items() if other[0] == "attention" and other[3] == FLASH_2), None)
     shared |= measured.constants if measured else {}
@@ -416,8 +414,10 @@ def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
             precision = ANY if constant.precision in ("bf16", ANY) else constant.precision
             groups.setdefault((constant.family, precision), {}).setdefault(constant.generation, []).append(constant)
     results = []
-    for (_, precision), known in groups.items():
-        reference = next(generation for generation in _REFERENCES if generation in known)
+    for (_, precision), of_precision in groups.items():
+        reference = next(generation for generation in _REFERENCES if generation in of_precision)
         note = f"as {reference}, for generations without measurements of their own"
-        results += [constant.unmeasured(note, generation=ANY, precision=precision) for constant in known[reference]]
+        results += [
+            constant.unmeasured(note, generation=ANY, precision=precision) for constant in of_precision[reference]
+        ]
     return results

@@ -85,14 +85,14 @@ def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
         if row.family == "serving_experts" and (row.generation, row.software) == (ANY, ANY):
             groups.setdefault(row.constant, []).append(row)
     results = []
-    for some in groups.values():
-        own = [row for row in some if row.precision in _QUANTISED]
-        if len(own) < 2 or any(row.precision == ANY for row in some):
+    for of_constant in groups.values():
+        quantised = [row for row in of_constant if row.precision in _QUANTISED]
+        if len(quantised) < 2 or any(row.precision == ANY for row in of_constant):
             continue
-        value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
-        missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
+        value = rounded(math.exp(added(math.log(row.value) for row in quantised) / len(quantised)))
+        missing = [name for name in _QUANTISED if name not in {row.precision for row in quantised}]
         results += [
-            own[0].unmeasured("mean of the other precisions below 16 bits", precision=name, value=value)
+            quantised[0].unmeasured("mean of the other precisions below 16 bits", precision=name, value=value)
             for name in missing
         ]
     return results
@@ -121,15 +121,15 @@ def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[Fitte
     """Slowdown of software on generations without rows of it: the geometric mean of its slowdown on other generations
     and the median over all software, since both vary about as much.
     """
-    own: dict[str, dict[str, FittedConstant]] = {}
+    by_software: dict[str, dict[str, FittedConstant]] = {}
     for row in rows:
         if (row.family, row.constant) == SLOWDOWN and not _apart(row.software):
-            own.setdefault(row.software, {})[row.generation] = row
+            by_software.setdefault(row.software, {})[row.generation] = row
     logs = {
         name: math.log(some[ANY].value)
         if ANY in some
         else added(math.log(constant.value) for constant in some.values()) / len(some)
-        for name, some in own.items()
+        for name, some in by_software.items()
     }
     middle = float(np.median(list(logs.values()))) if logs else 0.0
     return [
@@ -141,7 +141,7 @@ def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[Fitte
             num_rows=sum(constant.num_rows for constant in some.values()),
             notes="half way between other generations and the median of software",
         )
-        for name, some in own.items()
+        for name, some in by_software.items()
         if ANY not in some
     ]
 
@@ -154,19 +154,19 @@ def of_other_software(published: Published, catalog: Catalog, rows: Sequence[Fit
     """Kernel slowdown of unmeasured software: at this value the mean over measured stacks, each predicted with the
     constants of all software, of their median log errors is zero. Empty if a slowdown of all software was fitted.
     """
-    known = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
-    stacks = {row.software for row in known if not _apart(row.software)}
-    if not stacks or any(row.software == ANY for row in known):
+    slowdowns = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
+    stacks = {row.software for row in slowdowns if not _apart(row.software)}
+    if not stacks or any(row.software == ANY for row in slowdowns):
         return []
 
     def needed(slowdown: float) -> FittedConstant:
-        return known[0].unmeasured(_NEEDED, generation=ANY, software=ANY, value=slowdown)
+        return slowdowns[0].unmeasured(_NEEDED, generation=ANY, software=ANY, value=slowdown)
 
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans, (STEP_TIME,))
     alike = [same_kernels(name) in stacks for name in entries.software.tolist()]
-    own = np.array(alike, dtype=bool) & may_be_fitted(plans, entries)
-    plans, entries = taken(plans, entries, own)
+    chosen = np.array(alike, dtype=bool) & may_be_fitted(plans, entries)
+    plans, entries = taken(plans, entries, chosen)
     means = []
     for slowdown in _TRIED:
         result = needed(slowdown)
@@ -191,9 +191,9 @@ def _medians(software: np.ndarray, family: np.ndarray, errors: Array) -> list[fl
     """Median error of each software; a model on an accelerator counts once."""
     results = []
     for name in sorted(set(software.tolist())):
-        own = software == name
-        _, at, count = np.unique(family[own].astype(str), return_inverse=True, return_counts=True)
-        results.append(weighted_quantile(errors[own], 1.0 / count[at], 0.5))
+        of_software = software == name
+        _, at, count = np.unique(family[of_software].astype(str), return_inverse=True, return_counts=True)
+        results.append(weighted_quantile(errors[of_software], 1.0 / count[at], 0.5))
     return results
 
 
@@ -261,7 +261,7 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
         if line not in row["lines"].split() or not kinds & set(row["kinds"].split()):
             continue
         stack = _stack(rows, row["family"], row["constant"], catalog)
-        now = _today(row, line, stack, catalog)
+        now = _current_value(row, line, stack, catalog)
         general = Parameter(
             row["family"],
             row["constant"],
@@ -281,18 +281,18 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
     return results
 
 
-def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
+def _current_value(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
     """Current value for a vendor line, or the geometric mean over its generations."""
     table, names = catalog.calibration.table, (row["family"], row["constant"])
-    own = [
+    candidates = [
         at
         for at, of in enumerate(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
         if of == names
     ]
-    kinds = table.text("generation", ANY)[own]
-    if row["start"] == "mean" and len(own) and (kinds != ANY).all():
+    kinds = table.text("generation", ANY)[candidates]
+    if row["start"] == "mean" and len(candidates) and (kinds != ANY).all():
         unit = factor(declared_constants()[row["family"]][row["constant"]].unit)
-        return math.exp(float(np.mean(np.log(table.number("value")[own] * unit))))
+        return math.exp(float(np.mean(np.log(table.number("value")[candidates] * unit))))
     key = [np.array([part], dtype=object) for part in (line, row["precision"], stack)]
     return float(catalog.calibration.constants(row["family"], *key)[0][row["constant"]][0, 0])
 
@@ -303,9 +303,9 @@ def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) 
     names = {name for sheet in rows if sheet.entries.kind == kind for name in sheet.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
         return ANY
-    own = catalog.calibration.table
+    table = catalog.calibration.table
     keys = zip(
-        *(own.text(name, ANY).tolist() for name in ("family", "constant", "generation", "software")), strict=True
+        *(table.text(name, ANY).tolist() for name in ("family", "constant", "generation", "software")), strict=True
     )
     (name,) = names
     return name if (family, constant, ANY, name) in set(keys) else ANY
@@ -350,10 +350,10 @@ def _sheet_rows(
         if not solution.identified[at]:
             continue
         below = [other for other, special in enumerate(parameters) if special.parent == at]
-        own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
-        named = {names[row] for row in own.tolist()}
+        informing = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
+        named = {names[row] for row in informing.tolist()}
         fitted = " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text)
-        error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[own])))))
+        error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[informing])))))
         value, (low, high) = float(solution.values[at]), parameter.bounds
         reached = "nothing beyond the kernels shows" if value <= low else "all of it" if value >= high else ""
         notes = pooling_words(parameter, reached)
@@ -371,14 +371,15 @@ def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date:
         if row["unmeasured"] != "mean":
             continue
         lines = row["lines"].split()
-        known = {
+        fitted = {
             constant.generation: constant.value
             for constant in constants
             if (constant.family, constant.constant) == (row["family"], row["constant"]) and constant.generation in lines
         }
-        for line in (name for name in lines if name not in known):
-            today = _today(row, line, ANY, catalog) / factor(declared_constants()[row["family"]][row["constant"]].unit)
-            mean = math.exp(float(np.mean(np.log([today, *known.values()]))))
+        for line in (name for name in lines if name not in fitted):
+            unit = declared_constants()[row["family"]][row["constant"]].unit
+            today = _current_value(row, line, ANY, catalog) / factor(unit)
+            mean = math.exp(float(np.mean(np.log([today, *fitted.values()]))))
             key = (row["family"], line, row["precision"], ANY, row["constant"])
             constant = FittedConstant(*key, rounded(mean), date=date, source=MACHINE_SOURCE)
             more.append(constant.assumed("not measured: mean of any machine and of the lines that were fitted"))

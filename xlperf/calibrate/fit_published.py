@@ -62,19 +62,14 @@ _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Responses:
-    """Sampled response of the errors of published rows to each constant.
-
-    ``group`` masks the entries that look a constant up and ``users`` the entries whose error responds to it,
-    (constants, entries); ``change`` is the change of the errors at each of ``points``, (constants, points, entries),
-    ``now`` the errors at the first values.
-    """
+    """Sampled response of the errors of published rows to each constant."""
 
     parameters: list[Parameter]
-    group: np.ndarray
-    users: np.ndarray
-    points: Array
-    change: Array
-    now: Array
+    group: np.ndarray  # mask of the entries that look a constant up, (constants, entries)
+    users: np.ndarray  # mask of the entries whose error responds to it, (constants, entries)
+    points: Array  # sampled values, (constants, points)
+    change: Array  # change of the errors at each point, (constants, points, entries) [-]
+    now: Array  # errors at the first values, (entries,) [-]
 
     def of(self, entries: np.ndarray) -> Responses:
         """The responses of some of the entries."""
@@ -185,13 +180,13 @@ def _fit_times(
     parameters = family_parameters(published.kind, plans, entries)
     parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
     groups = [parameter.software if parameter.family in OF_SOFTWARE else "" for parameter in parameters]
-    own = [
+    slowdowns = [
         at for at, parameter in enumerate(parameters) if parameter.key[::4] == SLOWDOWN and parameter.generation == ANY
     ]
-    kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
-    pooled = Counter(parameters[at].parent for at in kept)
+    telling = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, slowdowns)
+    pooled = Counter(parameters[at].parent for at in telling)
     shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
-    parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
+    parameters = _selected(_started(parameters, solution), sorted({*telling, *slowdowns, *shared}))
     parameters, solution = _solved(plans, entries, parameters, SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
@@ -236,16 +231,16 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     entries = errors_of(plans, (MEMORY,))
     results: list[FittedConstant] = []
     for name in sorted(set(entries.software.tolist())):
-        own = entries.software == name
-        if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
+        of_software = entries.software == name
+        if entries.num_rows(of_software) < FEWEST_MEMORY_ROWS:
             continue
-        some, errors = taken(plans, entries, own)
-        parameters = [replace(parameter, pull=0.0) for parameter in family_parameters("memory", some, errors)]
-        solution = solve(published_problem(some, errors, parameters), parameters)
+        own_plans, errors = taken(plans, entries, of_software)
+        parameters = [replace(parameter, pull=0.0) for parameter in family_parameters("memory", own_plans, errors)]
+        solution = solve(published_problem(own_plans, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
         results += [
             replace(constant, error=rounded(error))
-            for constant in _sheet_rows(some, errors, parameters, solution, published, date)
+            for constant in _sheet_rows(own_plans, errors, parameters, solution, published, date)
         ]
     return results
 
@@ -274,21 +269,27 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
     }
     parameters: list[Parameter] = []
     for row in _families(fit):
-        own = _named_software(entries.software, row["software"])
-        own &= entries.experts | (row["rows"] == "")
-        if entries.num_rows(own) < FEWEST_ROWS:
+        in_family = _named_software(entries.software, row["software"])
+        in_family &= entries.experts | (row["rows"] == "")
+        if entries.num_rows(in_family) < FEWEST_ROWS:
             continue
-        known: dict[tuple[tuple[str, str], ...], int] = {}
+        parameter_of: dict[tuple[tuple[str, str], ...], int] = {}
         for level in row["levels"].split(" > "):
             keys = [] if level == ANY else level.split()
-            groups = list(zip(*(columns[name][own].tolist() for name in keys), strict=True)) if keys else [()]
+            groups = list(zip(*(columns[name][in_family].tolist() for name in keys), strict=True)) if keys else [()]
             for group in sorted(set(groups)):
                 named = tuple(zip(keys, group, strict=True))
-                mask = own & np.logical_and.reduce([columns[name] == value for name, value in named] or [own])
-                if entries.num_rows(mask) < FEWEST_ROWS or (known and _same_rows(keys, named, columns, own)):
+                mask = in_family & np.logical_and.reduce(
+                    [columns[name] == value for name, value in named] or [in_family]
+                )
+                if entries.num_rows(mask) < FEWEST_ROWS or (
+                    parameter_of and _same_rows(keys, named, columns, in_family)
+                ):
                     continue
-                parent = next((known[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in known), -1)
-                known[named] = len(parameters)
+                parent = next(
+                    (parameter_of[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in parameter_of), -1
+                )
+                parameter_of[named] = len(parameters)
                 reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
                 parameter = Parameter(
                     row["family"],
@@ -322,8 +323,10 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
     for row in _families(fit):
         if row["held_at"] in ("", _MEASURED, *rows):
             continue
-        own = [at for at, parameter in enumerate(parameters) if parameter.key[::4] == (row["family"], row["constant"])]
-        sizes = [(rows.count(parameters[at].generation), -at) for at in own]
+        of_constant = [
+            at for at, parameter in enumerate(parameters) if parameter.key[::4] == (row["family"], row["constant"])
+        ]
+        sizes = [(rows.count(parameters[at].generation), -at) for at in of_constant]
         results += [-max(sizes)[1]] if sizes else []
     return results
 
@@ -407,7 +410,7 @@ def _sheet_rows(
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes=_said(
+                notes=_note(
                     parameter, float(solution.values[at]), bool((users[at] & _fitted_on(parameter, entries)).any())
                 )
                 if identified
@@ -423,7 +426,7 @@ def _fitted_on(parameter: Parameter, entries: Errors) -> np.ndarray:
     return np.asarray(np.logical_or.reduce(named))
 
 
-def _said(parameter: Parameter, value: float, taken_itself: bool) -> str:
+def _note(parameter: Parameter, value: float, taken_itself: bool) -> str:
     """Note on a constant that no row uses directly or that is at a bound; otherwise ""."""
     if not taken_itself:
         return _OF_OTHERS
@@ -454,16 +457,14 @@ def _published_rows(table: Table, kind: str, memory: bool = False) -> list[int]:
     ]
 
 
-def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
+def training_constants(table: Table, kind: str = "training") -> list[FittedConstant]:
     """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
-    names = [each.name for each in fields(FittedConstant) if each.name != "date"]
+    names = [column.name for column in fields(FittedConstant) if column.name != "date"]
     numbers = ("value", "num_rows", "error", "year")
-    some = table.take(_published_rows(table, kind))
-    columns = {name: (some.number(name) if name in numbers else some.text(name)).tolist() for name in names}
+    published = table.take(_published_rows(table, kind))
+    columns = {name: (published.number(name) if name in numbers else published.text(name)).tolist() for name in names}
     columns["num_rows"] = list(map(int, columns["num_rows"]))
-    return [
-        FittedConstant(date=date, **dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
-    ]
+    return [FittedConstant(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
 def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:

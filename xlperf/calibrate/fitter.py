@@ -45,11 +45,7 @@ _WORTH_A_CONSTANT = 1e-6  # share of the cost that a constant must save to survi
 
 @dataclass(frozen=True)
 class Parameter:
-    """A constant to be fitted: a row of the calibration sheet, its bounds and its pooling target.
-
-    ``parent`` is the position of the more general parameter, -1 for ``centre``. A ``fixed`` parameter keeps ``start``.
-    Values are in SI units.
-    """
+    """A constant to be fitted: a row of the calibration sheet, its bounds and its pooling target, in SI units."""
 
     family: str
     constant: str
@@ -59,10 +55,10 @@ class Parameter:
     start: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    parent: int = -1
+    parent: int = -1  # position of the more general parameter that it is pooled towards; -1: ``centre``
     centre: float = math.nan
-    pull: float = PULL
-    fixed: bool = False
+    pull: float = PULL  # weight of the pooling [-]
+    fixed: bool = False  # keeps ``start``
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -101,44 +97,26 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Problem:
-    """Residuals as a function of the parameters.
+    """Residuals as a function of the parameters."""
 
-    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN if there is no
-      prediction.
-    - ``weights``: weight of each row; rows of weight 0 are not fitted [-].
-    - ``users``: which rows depend on which parameter, (parameters, rows); None: all on all.
-    - ``colours``: parameters of one colour have no row in common and are perturbed together in finite differences.
-    - ``step``: step of the finite differences, in usual sizes or in the logarithm [-].
-    """
-
-    residuals: Callable[[Array], Array]
-    weights: Array
-    users: np.ndarray | None = None
-    colours: np.ndarray | None = None
-    step: float = _STEP
+    residuals: Callable[[Array], Array]  # of trial values (trials, parameters): (trials, rows); NaN without prediction
+    weights: Array  # of each row; rows of weight 0 are not fitted [-]
+    users: np.ndarray | None = None  # which rows depend on which parameter, (parameters, rows); None: all on all
+    colours: np.ndarray | None = None  # parameters of one colour share no row: finite differences perturb them together
+    step: float = _STEP  # of the finite differences, in usual sizes or in the logarithm [-]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Result of a fit.
+    """Result of a fit; unidentifiable parameters are fixed at their pooling target."""
 
-    - ``values``: of each parameter, in SI units.
-    - ``residuals``: of each row at these values; NaN if there is no prediction [-].
-    - ``identified``: whether the rows inform a parameter more than the pooling does; unidentifiable ones are fixed at
-      their pooling target.
-    - ``gain``: cost that a parameter saves over its pooling target (Wald statistic) [-].
-    - ``information``: Hessian of the cost in the free unknowns, 0 elsewhere, (parameters, parameters) [-].
-    - ``offsets``: offsets of the unknowns from their pooling targets [-].
-    - ``cost``: weighted sum of the loss of the rows [-].
-    """
-
-    values: Array
-    residuals: Array
-    identified: np.ndarray
-    gain: Array
-    information: Array
-    offsets: Array
-    cost: float
+    values: Array  # of each parameter, in SI units
+    residuals: Array  # of each row at these values; NaN without a prediction [-]
+    identified: np.ndarray  # whether the rows inform a parameter more than the pooling does
+    gain: Array  # cost that a parameter saves over its pooling target (Wald statistic) [-]
+    information: Array  # Hessian of the cost in the free unknowns, 0 elsewhere, (parameters, parameters) [-]
+    offsets: Array  # of the unknowns from their pooling targets [-]
+    cost: float  # weighted sum of the loss of the rows [-]
 
 
 class _Scaled:
@@ -446,9 +424,9 @@ def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
 def calibration_table(rows: Sequence[FittedConstant]) -> Table:
     """Fitted constants as a calibration table, in their order."""
     columns: dict[str, np.ndarray] = {}
-    known = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}
+    of_constants = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}
     for column in table_schema("calibration").columns:
-        if column.name in known:
+        if column.name in of_constants:
             values = [getattr(row, column.name) for row in rows]
             columns[column.name] = np.array(values, dtype=object if column.is_text else np.float64)
     return Table("calibration", columns, lambda row, column: f"fit [{rows[row].calibration}, {column}]")

@@ -204,13 +204,13 @@ def _product_parameters(known: set[str]) -> list[Parameter]:
 
 
 def _attention_parameters(known: set[str]) -> list[Parameter]:
-    others = {library: own for library, own in _OF_LIBRARIES.items() if library in known}
+    others = {library: starts for library, starts in _OF_LIBRARIES.items() if library in known}
     alone = ANY not in others
     common = _ATTENTION | others.pop(ANY, {})
     engine = {} if alone or TENSORRT not in known else {name: _ATTENTION[name] for name in _OF_LIBRARIES[ANY]}
     results = [_parameter("attention", name, centre) for name, centre in common.items()]
-    for library, own in {**others, TENSORRT: engine}.items():
-        results += [_parameter("attention", name, centre, ANY, library) for name, centre in own.items()]
+    for library, starts in {**others, TENSORRT: engine}.items():
+        results += [_parameter("attention", name, centre, ANY, library) for name, centre in starts.items()]
     return results
 
 
@@ -237,9 +237,9 @@ def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Ar
 def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
     """Constants of each row, (rows, 1) or (rows, trials); its precision and software override the general ones."""
     by_name = {name: np.array([[value]]) for name, value in declared_values(family).items()}
-    for key, own in values.items():
-        mine = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
-        by_name |= {name: np.where(mine, value, by_name[name]) for name, value in own.items()}
+    for key, constants in values.items():
+        with_key = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
+        by_name |= {name: np.where(with_key, value, by_name[name]) for name, value in constants.items()}
     return by_name
 
 
@@ -372,9 +372,9 @@ def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
     fitted = {(row["family"], row["precision"]) for row in resources.rows(_TABLE)}
     members: dict[tuple[str, str, str], list[int]] = {}
     families = measurements(rows, catalog).families
-    for family, own in families.items():
-        starts = _starts_across_nodes(own)
-        for at, (generation, precision) in enumerate(zip(own.generation, own.precision, strict=True)):
+    for family, of_family in families.items():
+        starts = _starts_across_nodes(of_family)
+        for at, (generation, precision) in enumerate(zip(of_family.generation, of_family.precision, strict=True)):
             key = precision if (family, precision) in fitted else ANY
             if generation in lines and (family, key) in fitted and not starts[at]:
                 members.setdefault((family, key, lines[generation]), []).append(at)
@@ -433,8 +433,10 @@ def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catal
     stated = [row for row in resources.rows(_TABLE) if row["family"] == rows.family and row["base"]]
     by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
     for row in stated:
-        mine = by_line & np.array([row["precision"] in (ANY, precision) for precision in rows.precision], dtype=bool)
-        result[row["constant"]] = np.where(mine[:, None], float(row["base"]), result[row["constant"]])
+        measured = by_line & np.array(
+            [row["precision"] in (ANY, precision) for precision in rows.precision], dtype=bool
+        )
+        result[row["constant"]] = np.where(measured[:, None], float(row["base"]), result[row["constant"]])
     return result
 
 
@@ -452,8 +454,10 @@ def _times(
 ) -> Array:
     """Time of every measurement under trial values of its generation's parameters, else its line's. [s]"""
     constants = {name: np.full((len(group.rows), 1), value) for name, value in base.items()}
-    for parameter, own, value in zip(parameters, users, values.tolist(), strict=True):  # the general ones come first
-        constants[parameter.constant] = np.where(own[:, None], value, constants[parameter.constant])
+    for parameter, users_of_one, value in zip(
+        parameters, users, values.tolist(), strict=True
+    ):  # the general ones come first
+        constants[parameter.constant] = np.where(users_of_one[:, None], value, constants[parameter.constant])
     return np.asarray(predicted_time(group.rows, constants))[:, 0]
 
 
@@ -466,11 +470,11 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
     ):
         if not identified:
             continue
-        own = group.own(parameter)
-        sources = " ".join(sorted({source for source, mine in zip(rows.source_id, own, strict=True) if mine}))
-        errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
-        number, inside = int((own & ~held).sum()), rounded(value / factor(parameter.declared.unit))
-        about = (f"{sources}: {number} of {int(own.sum())} rows", number, rounded(float(np.median(errors))), date)
+        users = group.own(parameter)
+        sources = " ".join(sorted({source for source, uses in zip(rows.source_id, users, strict=True) if uses}))
+        errors = np.abs(np.expm1(solution.residuals[users & held if (users & held).any() else users]))
+        number, inside = int((users & ~held).sum()), rounded(value / factor(parameter.declared.unit))
+        about = (f"{sources}: {number} of {int(users.sum())} rows", number, rounded(float(np.median(errors))), date)
         reached = _AT_MOST.get(parameter.constant, "") if value >= 0.999 * parameter.bounds[1] else ""
         result.append(
             FittedConstant(*parameter.key, inside, *about, POOLED_SOURCE, notes=pooling_words(parameter, reached))

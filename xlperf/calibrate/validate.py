@@ -366,11 +366,11 @@ def read_own_runs(path: Path, catalog: Catalog) -> Table:
         tables, faults = read_catalog_tables(path, required=False)
     else:
         tables, faults = [], []
-    own = [table for table in tables if table.kind == OWN_RUNS and len(table)]
-    if faults and own:
+    measured = [table for table in tables if table.kind == OWN_RUNS and len(table)]
+    if faults and measured:
         raise InputError(faults)
-    if own:
-        return beside(catalog.tables[OWN_RUNS], own)
+    if measured:
+        return beside(catalog.tables[OWN_RUNS], measured)
     return own_runs(read_plans(path), catalog, path.name)
 
 
