@@ -165,10 +165,8 @@ def without_equal_levels(table: Table, catalog: Catalog) -> Table:
     """
     columns = [[str(word).casefold() for word in table.text(name, ANY).tolist()] for name in _KEYS]
     keys: list[Key] = list(zip(*columns, strict=True))
-    kept, chips = (
-        set(range(len(keys))),
-        {str(generation).casefold() for generation in catalog.tables["accelerators"]["generation"]},
-    )
+    kept = set(range(len(keys)))
+    chips = {str(generation).casefold() for generation in catalog.tables["accelerators"]["generation"]}
     number = len(kept) + 1
     while len(kept) < number:  # what a row hides from another may be gone the second time
         number = len(kept)
@@ -360,10 +358,10 @@ def _left_out(
         of_group = groups == name
         values, gone = _refitted(entries, responses, rows, fitted & ~of_group, of_group)
         remaining = np.setdiff1d(np.arange(len(table)), gone)
-        left_plans, errors = taken(plans, entries, of_group)
-        catalog = left_plans.catalog.with_tables([changed(table, values).take(remaining)])
+        subset, errors = taken(plans, entries, of_group)
+        catalog = subset.catalog.with_tables([changed(table, values).take(remaining)])
         result[of_group] = aligned(
-            log_errors(replace(left_plans, catalog=catalog), set(entries.quantity.tolist()))[0], errors
+            log_errors(replace(subset, catalog=catalog), set(entries.quantity.tolist()))[0], errors
         )
     return result
 
@@ -387,11 +385,9 @@ def _refitted(
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
         replace(
-            parameter,
-            fixed=is_few or not used or parameter.key in held,
-            start=min(max(parameter.first, parameter.low), parameter.high),
+            trial, fixed=is_few or not used or trial.key in held, start=min(max(trial.first, trial.low), trial.high)
         )
-        for parameter, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+        for trial, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows))
@@ -424,25 +420,23 @@ def left_out(catalog: Catalog, name: str) -> Catalog:
     refitted. Raises InputError for an unknown name.
     """
     measured, wanted = read_measured(), name.casefold()
-    remaining_rows, accelerators = measured.without(name, catalog), accelerators_of(name, catalog)
+    rest, accelerators = measured.without(name, catalog), accelerators_of(name, catalog)
     gone = accelerators or _machines_of(measured, catalog, name)
     if gone and gone <= accelerators_by_line(catalog):
-        shared, constants = machine_constants(remaining_rows, catalog, "")
+        shared, constants = machine_constants(rest, catalog, "")
         return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
     base = table.take(kernels)
     if accelerators:
-        base = calibration_table(
-            [*fit_kernels(remaining_rows.kernels, catalog, ""), *lost_ratios(remaining_rows, catalog)]
-        )
+        base = calibration_table([*fit_kernels(rest.kernels, catalog, ""), *lost_ratios(rest, catalog)])
     others = [row for row in range(len(table)) if row not in set(kernels)]
     remaining = [row for row in others if not _is_of(table, row, wanted, not accelerators)]
     refit = catalog.with_tables([joined_tables(base, table.take(remaining))])
-    for before, rows in ((measured.training, remaining_rows.training), (measured.inference, remaining_rows.inference)):
+    for before, rows in ((measured.training, rest.training), (measured.inference, rest.inference)):
         if accelerators or len(rows) < len(before):
             refit = refitted(rows, refit)
-    return of_what_was_not_measured(refit, remaining_rows.training)
+    return of_what_was_not_measured(refit, rest.training)
 
 
 def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
@@ -483,5 +477,5 @@ def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     result = kernels_of_other_generations(constants) + slowdowns_of_other_generations(constants)
     result += of_other_precisions(training_constants(catalog.tables["calibration"], "inference"))
     with_kernels = and_constants(catalog, result)
-    constants = [constant for constant in constants if constant.software != ANY]
+    constants = [row for row in constants if row.software != ANY]
     return and_constants(with_kernels, of_other_software(published, with_kernels, constants))

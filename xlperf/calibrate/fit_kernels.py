@@ -171,12 +171,8 @@ def _choice(
     family, generation, precision, software = key
     base = declared_values(family)
     for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
-        same_kernel = [
-            constant
-            for constant in shared
-            if (constant.family, constant.precision, constant.software) == (family, wider, ANY)
-        ]
-        base |= {constant.constant: constant.value for constant in same_kernel}
+        same_kernel = [row for row in shared if (row.family, row.precision, row.software) == (family, wider, ANY)]
+        base |= {row.constant: row.value for row in same_kernel}
     if precision == FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
@@ -375,49 +371,37 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
 
 def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """FP8 conversion by a release that moved twice the bytes, on generations without measurements of it."""
-    by_name = {
-        constant.calibration: constant
-        for constant in constants
-        if (constant.family, constant.constant) == ("gemm", "input_traffic")
-    }
+    by_name = {row.calibration: row for row in constants if (row.family, row.constant) == ("gemm", "input_traffic")}
     return [
-        constant.assumed(
-            "twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * constant.value
-        )
-        for constant in by_name.values()
-        if (constant.precision, constant.software) == ("fp8", ANY)
-        and constant.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
+        row.assumed("twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * row.value)
+        for row in by_name.values()
+        if (row.precision, row.software) == ("fp8", ANY)
+        and row.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
     ]
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
     """Backward pass of unmeasured generations: the shared forward efficiency times the measured ratio."""
-    usual = {constant.constant: constant.value for constant in forward if constant.software == ANY}
+    usual = {row.constant: row.value for row in forward if row.software == ANY}
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
     values = backward_constants(usual, ratio)
     return [
-        constant.assumed(note, family="attention_backward", value=rounded(values[constant.constant]))
-        for constant in forward
-        if constant.software == ANY
+        row.assumed(note, family="attention_backward", value=rounded(values[row.constant]))
+        for row in forward
+        if row.software == ANY
     ]
 
 
 def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Fallback constants of unmeasured generations: all constants of one measured generation."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
-    for constant in constants:
-        if (
-            constant.software == ANY
-            and constant.generation in _REFERENCES
-            and constant.family not in ("gemm", *_FLASH_FAMILIES)
-        ):
-            precision = ANY if constant.precision in ("bf16", ANY) else constant.precision
-            groups.setdefault((constant.family, precision), {}).setdefault(constant.generation, []).append(constant)
+    for row in constants:
+        if row.software == ANY and row.generation in _REFERENCES and row.family not in ("gemm", *_FLASH_FAMILIES):
+            precision = ANY if row.precision in ("bf16", ANY) else row.precision
+            groups.setdefault((row.family, precision), {}).setdefault(row.generation, []).append(row)
     results = []
     for (_, precision), of_precision in groups.items():
         reference = next(generation for generation in _REFERENCES if generation in of_precision)
         note = f"as {reference}, for generations without measurements of their own"
-        results += [
-            constant.unmeasured(note, generation=ANY, precision=precision) for constant in of_precision[reference]
-        ]
+        results += [row.unmeasured(note, generation=ANY, precision=precision) for row in of_precision[reference]]
     return results

@@ -247,9 +247,7 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
         if parameters:
             results += _sheet_rows(rows, parameters, solve(_problem(rows, parameters), parameters), date)
     # Stacks that no row of a line has take the constants of its fitted stack.
-    copies = [
-        constant.unmeasured(f"as {constant.software}", software=ANY) for constant in results if constant.software != ANY
-    ]
+    copies = [row.unmeasured(f"as {row.software}", software=ANY) for row in results if row.software != ANY]
     return [*results, *_of_other_lines(results, catalog, date), *copies]
 
 

@@ -433,10 +433,8 @@ def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catal
     stated = [row for row in resources.rows(_TABLE) if row["family"] == rows.family and row["base"]]
     by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
     for row in stated:
-        measured = by_line & np.array(
-            [row["precision"] in (ANY, precision) for precision in rows.precision], dtype=bool
-        )
-        result[row["constant"]] = np.where(measured[:, None], float(row["base"]), result[row["constant"]])
+        mask = by_line & np.array([row["precision"] in (ANY, precision) for precision in rows.precision], dtype=bool)
+        result[row["constant"]] = np.where(mask[:, None], float(row["base"]), result[row["constant"]])
     return result
 
 
@@ -454,10 +452,9 @@ def _times(
 ) -> Array:
     """Time of every measurement under trial values of its generation's parameters, else its line's. [s]"""
     constants = {name: np.full((len(group.rows), 1), value) for name, value in base.items()}
-    for parameter, users_of_one, value in zip(
-        parameters, users, values.tolist(), strict=True
-    ):  # the general ones come first
-        constants[parameter.constant] = np.where(users_of_one[:, None], value, constants[parameter.constant])
+    # The general ones come first.
+    for parameter, mask, value in zip(parameters, users, values.tolist(), strict=True):
+        constants[parameter.constant] = np.where(mask[:, None], value, constants[parameter.constant])
     return np.asarray(predicted_time(group.rows, constants))[:, 0]
 
 
@@ -506,19 +503,13 @@ def products_of_others(
         for precision in {of for _, of in shares}
     }
     best = [
-        replace(
-            constant,
-            value=rounded(math.sqrt(constant.value * usual[constant.precision])),
-            notes=f"{constant.notes}; {_HALF}",
-        )
-        if constant.constant == "compute_efficiency"
-        else constant
-        for constant in best_products(rows, catalog, set(), date)
-        if constant.precision in usual
-        and constant.generation in lines
-        and (constant.precision, lines[constant.generation]) not in swept
+        replace(row, value=rounded(math.sqrt(row.value * usual[row.precision])), notes=f"{row.notes}; {_HALF}")
+        if row.constant == "compute_efficiency"
+        else row
+        for row in best_products(rows, catalog, set(), date)
+        if row.precision in usual and row.generation in lines and (row.precision, lines[row.generation]) not in swept
     ]
-    others = set(lines.values()) - {of for _, of in swept} - {lines[constant.generation] for constant in best}
+    others = set(lines.values()) - {of for _, of in swept} - {lines[row.generation] for row in best}
     if "bf16" not in usual:
         return best
     mean = FittedConstant("gemm", "", "bf16", ANY, _RATE[1], rounded(usual["bf16"]), date=date, source=POOLED_SOURCE)
