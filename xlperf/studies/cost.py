@@ -214,10 +214,10 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
     """Facts for the advice: largest area for one die, saving from dividing beyond it, cheapest package."""
     most = _most_saved(savings)
     facts: dict[str, str] = {}
-    whole = [area for area, saved in most.items() if saved < _WORTHWHILE]
-    if whole:
-        facts |= {"one_die_area": f"{whole[-1]:,.0f}", "small_saving": f"{most[whole[-1]]:.0f}"}
-    if most and max(most) not in whole:
+    one_die = [area for area, saved in most.items() if saved < _WORTHWHILE]
+    if one_die:
+        facts |= {"one_die_area": f"{one_die[-1]:,.0f}", "small_saving": f"{most[one_die[-1]]:.0f}"}
+    if most and max(most) not in one_die:
         largest = {node: saving for (node, area), saving in savings.items() if area == max(most)}
         first = max(largest, key=lambda node: max(package.saved for package in largest[node]))
         saved, dies, _ = map(outcome.span, zip(*largest[first], strict=True))

@@ -494,13 +494,13 @@ def read_inputs(
         faults += more
     if faults:
         raise InputError(faults)
-    known = with_rows(load_catalog(catalog), tables)
-    faults = name_faults(plans, known)
+    merged = with_rows(load_catalog(catalog), tables)
+    faults = name_faults(plans, merged)
     if faults:
         raise InputError(faults)
     if full:
         settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
-    return Inputs(known, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
+    return Inputs(merged, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
 
 
 def _whole(table: Table) -> Table:
@@ -521,7 +521,7 @@ def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
 def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:
     """Settings of the sheet, defaults for missing settings, and every fault."""
     values = {setting.name: setting.default for setting in study.settings}
-    known = {setting.name: setting for setting in study.settings}
+    by_name = {setting.name: setting for setting in study.settings}
     faults: list[Fault] = []
     with Workbook(path) as book:
         sheet = book.sheet(SHEET)
@@ -532,9 +532,9 @@ def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[F
         word = str(cells[row].get(1) or "").strip()
         if not word:
             continue
-        setting = known.get(word.casefold().replace(" ", "_"))
+        setting = by_name.get(word.casefold().replace(" ", "_"))
         if setting is None:
-            hint = partial(nearest, word, tuple(entry.replace("_", " ") for entry in known))
+            hint = partial(nearest, word, tuple(entry.replace("_", " ") for entry in by_name))
             place = f"{name} [{SHEET}!{column_letters(1)}{row}]"
             faults.append(Fault(place, f'no setting "{word}" in the study {study.name}', hint))
             continue

@@ -650,9 +650,11 @@ class BatchTimes:
         again = self._step(batches[0])[1] if detailed else np.empty(0, dtype=np.int64)
         prefill = _Query(self.cache[PREFILL], prompts, again[:0])
         decoding = _Query(self.cache[DECODING], batches, again)
+        # Steps of the first number are recorded with their parts, and with their bound if it is asked for.
         first = int(np.searchsorted(decoding.numbers, 1)) if detailed else 0
         bounded = first if self.bounded else 0
         rows = self.rows[PREFILL][prefill.rows], self.rows[DECODING][decoding.rows]
+        # Few batches of both phases are computed in one call.
         few = 0 < len(rows[0]) <= _FEW - len(rows[1]) < _FEW
         if few and (self.experts is None or (self.experts[rows[1]] < 0).all()):
             prefills, steps, bound = self._both(rows, (prefill.values, decoding.values), bounded > 0)
@@ -714,6 +716,7 @@ class BatchTimes:
             parts[some] = phase_times(work)[:, 0]
             if start < bounded:
                 bound[some] = serving_bound(served, work)[: bounded - start]
+        # Attention pools decode with their expert pools.
         if phase == DECODING and self.experts is not None:
             partners = self.experts[rows]
             split = np.flatnonzero(partners >= 0)

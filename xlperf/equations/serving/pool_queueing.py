@@ -193,6 +193,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
         done = searched & (~(np.abs(gap) > _SAME * trial) | (high - low <= _SAME * trial))
         root[rows[done]] = trial[done]
         searched &= ~done
+        # Plans that are done leave once they are half of all.
         left = np.flatnonzero(searched)
         if not len(left):
             break

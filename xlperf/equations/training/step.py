@@ -407,13 +407,12 @@ def _copied_weights(setting: Setting) -> Array | float:
     if not some(plan.keeps_copies):
         return 0.0
     quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle) + setting.fullest.experts
-    share = 1.0 - plan.wide_layers / setting.model.num_layers
     cast = plan.cast_reads * plan.element_size + plan.layouts * plan.product_size
     # gathered in one layout; the other layout is one more read and write
     turned = 2.0 * (plan.layouts - 1.0) * plan.product_size
     primary = (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
     each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
-    return np.where(plan.keeps_copies & ~plan.frozen, share * quantized * each, 0.0)
+    return np.where(plan.keeps_copies & ~plan.frozen, setting.narrow_share * quantized * each, 0.0)
 
 
 def _optimizer_traffic(setting: Setting) -> Array:
