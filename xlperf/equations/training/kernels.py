@@ -215,7 +215,7 @@ def _trained_blocks(setting: Setting) -> Iterator[tuple[Block, Gemms]]:
         yield block, products(expanded(block), setting.shard, tokens)
 
 
-def _gemm_parts(setting: Setting) -> list[Part]:
+def _gemm_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
     plan = setting.plan
     element, gradient = plan.element_size, plan.gradient_size
     if some(plan.adds_separately):  # the product writes its gradient once
@@ -223,6 +223,8 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     collected = {PLANNED: _Collected(), WIDE: _Collected()}
     narrow, wide = collected.values()
     for block, gemms in _trained_blocks(setting):
+        if not wanted(block.place):
+            continue
         shares = _layer_shares(setting, block)
         collected[block.precision].add_with_gradients(block.place, gemms, element, gradient, shares)
     adapters: list[Part] = []
@@ -231,13 +233,14 @@ def _gemm_parts(setting: Setting) -> list[Part]:
             if place in ADAPTED:
                 wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
                 adapters += _adapter_parts(setting, place, gemms)
-    if some(plan.flash_attention < 1):
+    if wanted("core") and some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(plan.tokens), 2))
         sequences = plan.micro_batch_size / plan.context_parallel
         scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    parts = [part for precision, group in collected.items() for part in group.parts(setting, precision)]
+    parts = [part for precision, group in collected.items() if group.gemms
+             for part in group.parts(setting, precision)]  # fmt: skip
     return parts + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, parts)
 
 
@@ -419,7 +422,7 @@ _LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _ot
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
 
-def _vector_parts(setting: Setting) -> list[Part]:
+def _vector_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
     """Memory-bound kernels of a micro-batch."""
     groups = [
         (phase, place, vectors)
@@ -428,6 +431,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         for place, vectors in kernels(setting, phase == "backward")
     ]
     groups += [*ring_merges(setting), *outside_layers(setting)]
+    groups = [group for group in groups if wanted(group[1])]
     traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
     time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
     present = np.where(traffic > 0.0, 1.0, 0.0)
@@ -465,8 +469,8 @@ def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...
     return tuple(places)
 
 
-def kernel_parts(setting: Setting) -> list[Part]:
-    """Kernels of every block of a layer, of the embedding and of the head, for one micro-batch.
+def kernel_parts(setting: Setting, wanted: Callable[[str], bool] = lambda place: True) -> list[Part]:
+    """Kernels of the ``wanted`` places, of all by default, for one micro-batch.
 
     The products of the MLP, 1,000 tokens by 1,000 by 4,000 and back, move 18 MB each at 1 TB/s.
 
@@ -475,11 +479,11 @@ def kernel_parts(setting: Setting) -> list[Part]:
     >>> [part.total_time.tolist() for part in parts if part.names == ("mlp up", "mlp down")]
     [[3.6e-05]]
     """
-    parts = _gemm_parts(setting) + _vector_parts(setting)
+    parts = _gemm_parts(setting, wanted) + _vector_parts(setting, wanted)
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
-    return parts + _core_parts(setting)
+    return parts + (_core_parts(setting) if wanted("core") else [])
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
