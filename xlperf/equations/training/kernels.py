@@ -236,7 +236,7 @@ def _trained_blocks(setting: Setting) -> Iterator[tuple[Block, Gemms]]:
         yield block, products(expanded(block), setting.shard, tokens)
 
 
-def _gemm_parts(setting: Setting) -> list[Part]:
+def _gemm_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
     """Products of the layers with their gradients, and the kernels beside them: casts, adapters, gradient sums."""
     plan = setting.plan
     element, gradient = plan.element_size, plan.gradient_size
@@ -245,6 +245,8 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     collected = {PLANNED: _Collected(), WIDE: _Collected()}
     narrow, wide = collected.values()
     for block, gemms in _trained_blocks(setting):
+        if not wanted(block.place):
+            continue
         shares = _layer_shares(setting, block)
         collected[block.precision].add_with_gradients(block.place, gemms, element, gradient, shares)
     adapters: list[tuple[str, str, Vectors]] = []
@@ -254,13 +256,14 @@ def _gemm_parts(setting: Setting) -> list[Part]:
                 wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
                 for phase in ("forward", "backward"):
                     adapters.append((phase, place, adapter_vectors(place, gemms, plan, phase == "backward")))
-    if some(plan.flash_attention < 1):  # standard attention multiplies scores and values by themselves
+    # Standard attention multiplies scores and values by themselves.
+    if wanted("core") and some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(plan.tokens), 2))
         sequences = plan.micro_batch_size / plan.context_parallel
         scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    parts = [part for precision, group in collected.items() for part in group.parts(setting, precision)]
+    parts = [part for precision, group in collected.items() if group.gemms for part in group.parts(setting, precision)]
     sums = _accumulation_parts(setting, parts)
     return parts + _cast_parts(setting, narrow) + _memory_bound(setting, adapters) + sums
 
@@ -427,7 +430,7 @@ _LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _ot
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
 
-def _vector_parts(setting: Setting) -> list[Part]:
+def _vector_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
     """Memory-bound kernels of a micro-batch."""
     groups = [
         (phase, place, vectors)
@@ -436,7 +439,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         for place, vectors in kernels(setting, phase == "backward")
     ]
     groups += [*ring_merges(setting), *outside_layers(setting)]
-    return _memory_bound(setting, groups)
+    return _memory_bound(setting, [group for group in groups if wanted(group[1])])
 
 
 @lru_cache(maxsize=64)
@@ -464,8 +467,8 @@ def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...
     return tuple(places)
 
 
-def kernel_parts(setting: Setting) -> list[Part]:
-    """Kernels of every block of a layer, of the embedding and of the head, for one micro-batch.
+def kernel_parts(setting: Setting, wanted: Callable[[str], bool] = lambda place: True) -> list[Part]:
+    """Kernels of the ``wanted`` places, of all by default, for one micro-batch.
 
     The products of the MLP, 1,000 tokens by 1,000 by 4,000 and back, move 18 MB each at 1 TB/s.
 
@@ -474,11 +477,11 @@ def kernel_parts(setting: Setting) -> list[Part]:
     >>> [part.total_time.tolist() for part in parts if part.names == ("mlp up", "mlp down")]
     [[3.6e-05]]
     """
-    parts = _gemm_parts(setting) + _vector_parts(setting)
+    parts = _gemm_parts(setting, wanted) + _vector_parts(setting, wanted)
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
-    return parts + _core_parts(setting)
+    return parts + (_core_parts(setting) if wanted("core") else [])
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:

@@ -483,6 +483,8 @@ NOT_OF_KERNELS = frozenset(
     " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
 """Columns that kernels of a micro-batch do not depend on, but for recomputation, regathering and sums of gradients."""
+OF_EXPERTS = frozenset({"expert_parallel", "expert_tensor_parallel"})
+"""Columns that only kernels of experts depend on."""
 _FEW_PLANS = 64  # plans below which looking for distinct kernels takes longer than it saves [-]
 _SAMPLE, _MOST_IN_SAMPLE, _MOST_DISTINCT = 512, 0.95, 0.5  # rows of a sample; largest shares of distinct rows [-]
 Constants = Mapping[str, Mapping[str, Array]]
@@ -539,13 +541,15 @@ class Setting:
     architecture: Architecture
     alike: np.ndarray | None = None  # rows of one number have the same model, devices and constants
 
-    def distinct_kernels(self) -> tuple[Setting, np.ndarray] | None:
-        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ."""
+    def distinct_kernels(self, without: frozenset[str] = frozenset()) -> tuple[Setting, np.ndarray] | None:
+        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ.
+        ``without``: columns that the kernels do not depend on.
+        """
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:
             return None
         columns = [self.alike, plan.regathers & plan.quantized, plan.recompute_codes]  # casts of gathered weights
-        columns += [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
+        columns += [each for name, each in plan.numbers.items() if each.ndim and name not in NOT_OF_KERNELS | without]
         if some(plan.adds_separately):  # to the gradients of the rank or of its shard
             shards = plan.zero_shards, plan.expert_zero_shards
             columns += [np.where(plan.sums_shards, ranks, 1.0) for ranks in shards]
