@@ -166,7 +166,7 @@ def _concerns(tolerance: Tolerance, record: Record) -> bool:
 def _shown(statistic: str, value: float) -> str:
     if math.isnan(value):
         return "-"
-    return f"{value:g}" if statistic == "count" else f"{100.0 * value:.1f} %"
+    return f"{value:,.0f}" if statistic == "count" else f"{100.0 * value:.1f} %"
 
 
 def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:

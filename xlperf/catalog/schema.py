@@ -593,10 +593,10 @@ def _place(value: float) -> int:
 def alike(values: Sequence[float]) -> list[str]:
     """Numbers of a column with the same decimals: four digits of the middle one, five of the largest at the most.
 
-    Whole numbers have none; a number that so few decimals show as 0 has one digit.
+    Whole numbers have none.
 
-    >>> alike([1927.0, 414.9, 213.34]), alike([3.449, 0.1454, 2.4e-07]), alike([8.0, 16.0])
-    (['1,927.0', '414.9', '213.3'], ['3.4490', '0.1454', '2e-07'], ['8', '16'])
+    >>> alike([1927.0, 414.9, 213.34]), alike([3.449, 0.0, 2.4e-07]), alike([8.0, 16.0])
+    (['1,927.0', '414.9', '213.3'], ['3.449', '0.000', '0.000'], ['8', '16'])
     """
     sizes = sorted(abs(value) for value in values if value and math.isfinite(value))
     if all(size.is_integer() for size in sizes):
@@ -604,10 +604,7 @@ def alike(values: Sequence[float]) -> list[str]:
     places = len(sizes) // 2, len(sizes) // 10, -1
     middle, small, large = (_place(sizes[place]) for place in places)
     decimals = max(min(DIGITS - 1 - middle, DIGITS - large), min(1 - small, 2), 0)
-    decimals = min(decimals, DIGITS + 4)
-    least = float(f"5e-{decimals + 1}")
-    return [
-        rounded(value) if not math.isfinite(value) or value == 0.0
-        else f"{value:,.{decimals}f}" if abs(value) >= least else f"{value:.1g}"
-        for value in values
-    ]  # fmt: skip
+    if decimals > DIGITS + 4:
+        return [rounded(value) for value in values]
+    shown = (round(value, decimals) + 0.0 for value in values)  # no -0
+    return [f"{value:,.{decimals}f}" if math.isfinite(value) else rounded(value) for value in shown]

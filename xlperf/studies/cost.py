@@ -323,7 +323,7 @@ def _serving(
             ("accelerator", plans.text("accelerator")[edge]),
             ("time_per_token", time[edge]),
             ("cost", cost[edge]),
-            ("tokens_per_second_and_user", 1 / (time[edge] * UNITS["ms"].factor)),
+            ("tokens_per_second_per_user", 1 / (time[edge] * UNITS["ms"].factor)),
             ("throughput", results[_RATE][edge]),
         ],
     )
@@ -346,7 +346,7 @@ def _serving_findings(
         else:
             won.append((winner, [place]))
     winners = dict.fromkeys(name for alike, _ in won for name in alike)
-    parts = [f"{' or '.join(alike)} {_targets(targets, places)}" for alike, places in won if alike]
+    parts = [f"{' or '.join(alike)} at {_targets(targets, places)}" for alike, places in won if alike]
     ends = [float(np.nanmin(cheapest[places[at]])) for (alike, places), at in ((won[0], 0), (won[-1], -1)) if alike]
     if len(ends) == 2:
         doubts = [f"{name} ({extrapolated[name]})" for name in winners if extrapolated.get(name)]

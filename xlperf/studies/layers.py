@@ -401,7 +401,7 @@ def _width_findings(widths: outcome.StudySheet) -> Iterator[outcome.Finding]:
             words = (
                 f"{column.name.removeprefix('rate_')}: expert parallel {width[rate == best][-1]:.0f} trains fastest, "
             )
-            words += f"{best:,.0f} tokens per second and accelerator"
+            words += f"{best:,.0f} tokens per second per accelerator"
             short = f"; the widest, {width[-1]:.0f}, reaches {rate[-1] / best:.2f} of it"
             words += f"{short if rate[-1] < best else ', the widest that was tried'}."
             yield outcome.Finding("Width", words)

@@ -283,7 +283,8 @@ def study(name: str) -> Study:
 
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
     """A column of a study in the shape of a schema column."""
-    return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
+    unit = "" if kind in ("text", "result-text", "name") else unit
+    return Column("study", name, kind, unit, "", "", (), "", False, meaning or name)
 
 
 @cache
@@ -300,7 +301,7 @@ def _column(kind: str, name: str, facts: Mapping[str, object], key: bool) -> Col
     for line in _declared("columns").get(kind, ()):
         if name == line["column"] or (not key and fnmatchcase(name, line["column"])):
             return own_column(name, line["unit"], line["meaning"].format(**facts))
-    return own_column(name, kind="name" if key else "text")
+    return own_column(name, kind="name" if key else "result-text")
 
 
 def charts_of(

@@ -408,7 +408,8 @@ def _pool_findings(pairs: _PoolPairs, gains: StudySheet, worth: Array) -> Iterat
     )  # fmt: skip
     costs = gains.numbers("cost_of_the_pair")
     for prompt, row, pair_cost, saved in zip(prompts, rows, costs, saving, strict=True):
-        yield finding("pool", **row, prompt=prompt, cost=pair_cost, saving=saved)
+        kind = "pool" if row["decode"] != row["prefill"] else "one kind"
+        yield finding(kind, **row, prompt=prompt, cost=pair_cost, saving=saved)
     price = {name: hour * HOUR for name, hour in _prices(pairs.plans, pairs.results).items()}
     ratio = worth / np.array([price.get(name, np.nan) for name in names])
     best = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)

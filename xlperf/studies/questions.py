@@ -134,7 +134,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     rates, growths = zip(*cases, strict=True)
     columns: Columns = [
         ("case", names), ("request_rate", [f"{rate:,g} requests/s" for rate in rates]), ("growth", growths),
-        *result_columns(results, wanted), ("waiting_share", worth),
+        *result_columns(results, wanted), ("waiting_share", 100.0 * worth),
     ]  # fmt: skip
     plans = [answer[PLAN] for answer in answers if PLAN in answer]
     drawn = [(plan, evaluate(plan, inputs.catalog)) for plan in plans]
