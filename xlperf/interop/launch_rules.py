@@ -25,7 +25,7 @@ from xlperf.interop.config_rules import (
 )
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_serving import first_passes, serving_precision
+from xlperf.interop.launch_serving import first_passes, mean_lengths, serving_precision
 from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 
@@ -111,12 +111,15 @@ def plan_of(
     if not training:
         serving_precision(plan, settings, stack, models, notes)
         first_passes(plan, settings, stack, models)
+        mean_lengths(plan, settings, notes)
         _running(plan, settings, stack, notes)
     without = [row for row in stack_defaults(stack) if row[0] not in plan]
     if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
                 plan[column] = value
+                if (column, value) == ("zero_stage", "0") and stack not in stacks():
+                    notes.append("zero stage 0: it states no sharding; if another configuration does, --set it")
     if stack in stacks() and STACKS[stack].software != OWN_SOFTWARE[kind]:
         plan.setdefault("software", STACKS[stack].software)
     return plan

@@ -121,6 +121,16 @@ def _at_least(release: str, first: str) -> bool:
         return False
 
 
+def mean_lengths(plan: Stated, settings: Mapping[str, str], notes: list[str]) -> None:
+    """Lengths that a result of a benchmark does not state, from its tokens over its requests."""
+    requests = number(settings, "@completed", 0.0)
+    for column, tokens in (("prompt_length", "@total_input_tokens"), ("output_length", "@total_output_tokens")):
+        whole = number(settings, tokens, 0.0)
+        if requests >= 1.0 and whole >= requests and column not in plan:
+            plan[column] = text(round(whole / requests))
+            notes.append(f"{column.replace('_', ' ')} {plan[column]}: mean of {requests:,.0f} requests")
+
+
 def first_passes(plan: Stated, settings: Mapping[str, str], stack: str, models: Table | None) -> None:
     """Tokens of a pass of vLLM's first engine unless they are stated: the longest request, in chunks beyond 32,768; and
     the adapters of a server that has some.
