@@ -83,7 +83,7 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
     """Source of the format of a checkpoint, whose name the plan gets as its model if the name alone states it."""
     variant, model = variant_of_name(name), plan.get("model", "")
     if variant is None or models is None or variant == variant_of_name(model):
-        row = _row_of(models, model)
+        row = row_of(models, model)
         source = str(models.text("checkpoint_source")[row]) if models is not None and row >= 0 else ""
         return source or (variant.source if variant is not None else "its row of models")
     checkpoint = (name if "/" in variant.words else name.rpartition("/")[2]).replace(*MODELSCOPE)
@@ -94,7 +94,7 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
     return variant.source
 
 
-def _row_of(models: Table | None, model: str) -> int:
+def row_of(models: Table | None, model: str) -> int:
     if models is None:
         return -1
     names, alike = models.text("model").tolist(), (model, named_model([model], models))
@@ -102,7 +102,7 @@ def _row_of(models: Table | None, model: str) -> int:
 
 
 def _stored(name: str, model: str, models: Table | None) -> CheckpointFormats | None:
-    row = _row_of(models, model)
+    row = row_of(models, model)
     return formats_of_checkpoint(models, row, name or model) if models is not None and row >= 0 else None
 
 
@@ -145,7 +145,7 @@ def first_passes(plan: Stated, settings: Mapping[str, str], stack: str, models: 
     release = plan.get("software_release", "")
     if stack != "vllm" or not release or "prefill_tokens" in plan or _at_least(release, _SECOND_ENGINE):
         return
-    row = _row_of(models, plan.get("model", ""))
+    row = row_of(models, plan.get("model", ""))
     own = float(models.number("max_sequence_length")[row]) if models is not None and row >= 0 else 0.0
     longest = number(settings, "@context", own if own == own else 0.0)
     chunked = settings.get("@chunked", "yes" if longest > _WHOLE_PROMPTS and _at_least(release, "0.5.4") else "no")
