@@ -40,8 +40,8 @@ from xlperf.catalog.schema import (
     Column,
     choice_aliases,
     counted_nouns,
-    spelled_software,
     schema,
+    spelled_software,
     split_header,
     unit_of,
 )

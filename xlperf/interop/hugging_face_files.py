@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.csv_files import read_text
+from xlperf.interop.params_files import with_published_names
 
 _LARGEST = 64 * 2**20  # bytes of a configuration, or of the header of a file of weights, at the most. [B]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -36,33 +37,12 @@ def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | N
         file = file / "config.json"
         adapter = file.with_name("adapter_config.json")
         file = adapter if adapter.exists() and not file.exists() else file
-    config = _of_params(_json(file))
+    config = with_published_names(_json(file))
     beside = file.with_name("hf_quant_config.json")  # of ModelOpt
     if file.name == "config.json" and beside.exists() and "quantization_config" not in language_part(config):
         config["quantization_config"] = _json(beside)
     counted, where = _weights(file.parent, config) if file.name == "config.json" else (None, "")
     return config, counted, where
-
-
-def _of_params(config: dict[str, Any]) -> dict[str, Any]:
-    """Names of the params.json of Meta and Mistral as a config.json has them; any other configuration as it is.
-
-    >>> _of_params({"dim": 8192, "n_layers": 80, "multiple_of": 4096, "ffn_dim_multiplier": 1.3})["intermediate_size"]
-    28672
-    """
-    width, factor = config.get("dim"), config.get("ffn_dim_multiplier", 1)
-    multiple = config.get("multiple_of", 256)
-    numbers = all(isinstance(value, (int, float)) and 0 < value < _LARGEST for value in (width, factor, multiple))
-    if "model_type" in config or "q_lora_rank" in config or "n_layers" not in config or not numbers:
-        return config
-    names = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_kv_heads": "num_key_value_heads",
-             "tied_embeddings": "tie_word_embeddings", "ffn_dim_multiplier": "_", "multiple_of": "__"}  # fmt: skip
-    experts = config.get("moe")
-    result = {names.get(key, key): value for key, value in config.items() if key != "moe" or not experts}
-    width = int(multiple * -(-int(factor * int(8 * width / 3)) // multiple))  # llama/model.py FeedForward
-    result.setdefault("intermediate_size", width)
-    more = dict(experts) if isinstance(experts, Mapping) else {}
-    return {**result, **more, "model_type": "mixtral" if more else "llama"}
 
 
 def _json(file: Path) -> dict[str, Any]:

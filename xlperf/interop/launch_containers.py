@@ -64,7 +64,9 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
     if nodes:  # each pod of the job starts the same program
         line = started[0][1]
         count = "" if "nnodes" in line else f" --nnodes={nodes:.0f}"
-        return f"export PET_NNODES={nodes:.0f}\n" + re.sub(r"(\btorchrun|torch\.distributed\.run)(?=\s)", rf"\1{count}", line), {}
+        return f"export PET_NNODES={nodes:.0f}\n" + re.sub(
+            r"(\btorchrun|torch\.distributed\.run)(?=\s)", rf"\1{count}", line
+        ), {}
     pools = {place.pool for place, _ in started}
     apart = set(POOLS) <= pools
     marked = apart or any(place.copies > 1 for place, _ in started)
@@ -84,7 +86,9 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
 def _pods(place: _Place) -> float:
     """Pods of a job of Kubeflow's training operator."""
     specs = place.node.get("pytorchReplicaSpecs")
-    stated = (one.get("replicas", 1) for one in specs.values() if isinstance(one, dict)) if isinstance(specs, dict) else ()
+    stated = (
+        (one.get("replicas", 1) for one in specs.values() if isinstance(one, dict)) if isinstance(specs, dict) else ()
+    )
     return sum(float(count) for count in stated if str(count).isdecimal())
 
 

@@ -95,6 +95,7 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
 
 
 def row_of(models: Table | None, model: str) -> int:
+    """Row of a model in the sheet models, by any spelling of its name; -1 if there is none."""
     if models is None:
         return -1
     names, alike = models.text("model").tolist(), (model, named_model([model], models))

@@ -79,8 +79,8 @@ def test_vllm_of_2024_keeps_less_beside_a_dense_model(catalog: Catalog) -> None:
 
 
 def test_the_newest_vllm_has_a_larger_share_and_longer_passes(catalog: Catalog) -> None:
-    """0.92 of the memory since 0.21 [vllm pull request 38284]; 16,384 tokens a pass on 160 GiB and more since 0.28 [pull
-    request 51726, issue 53961], which take 23.32 GiB for a request of DeepSeek-V4-Pro on MI300X.
+    """0.92 of the memory since 0.21 [vllm pull request 38284]; 16,384 tokens a pass on 160 GiB and more since 0.28
+    [pull request 51726, issue 53961], which take 23.32 GiB for a request of DeepSeek-V4-Pro on MI300X.
     """
     plan = {"model": "DeepSeek-V4-Pro", "accelerator": "MI300X", "precision": "fp4", "activation_precision": "fp8",
             "kv_precision": "fp8", "prompt_length": 1_048_575}  # fmt: skip
