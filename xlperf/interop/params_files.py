@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_LARGEST = 1e9  # of a dimension [-]
+_LARGEST = 2**30  # of a dimension [-]
 
 
 def with_published_names(config: dict[str, Any]) -> dict[str, Any]:
     """Names of the params.json of Meta and Mistral as a config.json has them; any other configuration as it is.
 
-    >>> with_published_names({"dim": 8192, "n_layers": 80, "multiple_of": 4096, "ffn_dim_multiplier": 1.3})["intermediate_size"]
+    >>> params = {"dim": 8192, "n_layers": 80, "multiple_of": 4096, "ffn_dim_multiplier": 1.3}
+    >>> with_published_names(params)["intermediate_size"]
     28672
     """
     stated = [config.get("dim"), config.get("ffn_dim_multiplier", 1), config.get("multiple_of", 256)]
