@@ -553,6 +553,10 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         measures, budget - _measured_at_start(model, plan, architecture, engine, most * working_set), budget
     )
     covered = np.where(measures, 0.0, covered)
+    # Sequences of which the host has room for the part of the cache that is there.
+    ranks = engine["ranks"]
+    left = deployment.device.host_memory_capacity[:, 0] - ranks * host_size
+    hosted = np.floor(np.maximum(divide(left, ranks * sizes.offloaded, np.inf), 0.0))
     # The batch fits what the engine takes, and the memory of the accelerator.
     rooms = (budget, covered), (capacity - reserved - weights, np.ones_like(capacity))
 
@@ -561,7 +565,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
             largest_batch(free - once, of_sequence, activations * working_set, most, plan.pipeline_parallel)
             for free, activations in rooms
         ]
-        return np.asarray(np.minimum(*largest) * plan.data_parallel_attention)
+        return np.asarray(np.minimum(np.minimum(*largest), hosted) * plan.data_parallel_attention)
 
     admitted = batch = fitting(sizes.sequence)
     run = np.maximum(plan.run_requests, 1.0)
@@ -577,7 +581,6 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     ratio = np.maximum(divide(spare, sizes.sequence + sizes.in_flight), 0.0) * plan.data_parallel_attention
     concurrency = np.where(sizes.in_flight > 0.0, ratio, np.maximum(ratio, batch))
     sequence = sizes.sequence, sizes.prefix, sizes.in_flight, sizes.keys, working_set, most
-    ranks = engine["ranks"]
     host = (
         resident * adapter,
         deployment.adapter_load_time,
