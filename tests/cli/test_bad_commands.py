@@ -15,6 +15,7 @@ import pytest
 from conftest import Outcome
 from workbook_samples import set_cell, sheets, write
 
+import xlperf
 from xlperf.addin.worker import Session, answer, serve
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
@@ -96,6 +97,23 @@ def test_a_command_that_is_none(command: Command) -> None:
     alike = "no such option --power; did you mean --power-usage-effectiveness or --facility-power-limit?"
     assert alike in command("serve", "--power", "1").err
     assert command("evaluate", "plans.csv", "-o", "").err == "--output: is blank; give a file name\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "option"),
+    [
+        ("serve --isl", "--prompt-length"), ("serve --pue", "--power-usage-effectiveness"), ("rl --gpus", "--num-accelerators"),
+        ("serve --people", "--users"), ("day --rps", "--request-rate"), ("fleet --electricity-price", "--energy-price"),
+        ("train --tp", "--tensor-parallel"), ("sessions --gpu", "--accelerator"), ("chip --osl", "--output-length"),
+    ],
+)  # fmt: skip
+def test_an_option_as_the_trade_calls_it_is_answered_with_its_name_here(
+    command: Command, asked: str, option: str
+) -> None:
+    assert f"did you mean {option}?" in command(*asked.split(), "1").err
+    name, _, word = asked.partition(" --")
+    with pytest.raises(xlperf.InputError, match=f"did you mean {option[2:].replace('-', '_')}"):
+        getattr(xlperf, name)(**{word.replace("-", "_"): 1})
 
 
 # --- sheets that are not read --------------------------------------------------------------------------------------
