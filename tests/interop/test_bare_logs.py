@@ -61,7 +61,8 @@ STARTED = """[rank0]:[titan] INFO - CUDA capacity: NVIDIA H100 with 95.00GiB mem
 
 
 @pytest.mark.parametrize(
-    ("line", "compiled"), [("", 0.0), ("[rank0]:[titan] INFO - Compiling each TransformerBlock with torch.compile\n", 1.0)]
+    ("line", "compiled"),
+    [("", 0.0), ("[rank0]:[titan] INFO - Compiling each TransformerBlock with torch.compile\n", 1.0)],
 )
 def test_the_start_of_a_torchtitan_log_names_its_accelerator_and_whether_it_is_compiled(
     line: str, compiled: float
