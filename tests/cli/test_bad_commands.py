@@ -15,11 +15,13 @@ import pytest
 from conftest import Outcome
 from workbook_samples import set_cell, sheets, write
 
+import xlperf
 from xlperf.addin.worker import Session, answer, serve
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
+from xlperf.cli.app import cli
 from xlperf.cli.table_files import shown
 
 Command = Callable[..., Outcome]
@@ -105,6 +107,23 @@ def test_options_of_a_form_have_the_names_that_its_sheet_takes(command: Command)
     assert answer.code == 0
     assert command("serve", *asked, "--engine", "vllm", "--isl=900", "--interactivity", "20").out == answer.out
     assert "unexpected extra arguments (--isl 2)" in command("serve", "--", "--isl", "2").err
+
+
+@pytest.mark.parametrize(
+    ("asked", "option"),
+    [
+        ("serve --isl", "--prompt-length"), ("serve --pue", "--power-usage-effectiveness"),
+        ("rl --gpus", "--num-accelerators"),
+        ("serve --people", "--users"), ("day --rps", "--request-rate"), ("fleet --electricity-price", "--energy-price"),
+        ("train --tp", "--tensor-parallel"), ("sessions --gpu", "--accelerator"), ("chip --osl", "--output-length"),
+    ],
+)  # fmt: skip
+def test_an_option_as_the_trade_calls_it_is_the_one_of_its_name_here(asked: str, option: str) -> None:
+    task = cli.tasks()[asked.split()[0]]
+    assert task.make_context("xlperf", [asked.split()[1], "1"]).params[option[2:].replace("-", "_")]
+    name, _, word = asked.partition(" --")
+    with pytest.raises(xlperf.InputError, match=f"did you mean {option[2:].replace('-', '_')}"):
+        getattr(xlperf, name)(**{word.replace("-", "_"): 1})
 
 
 # --- sheets that are not read --------------------------------------------------------------------------------------

@@ -376,6 +376,23 @@ def test_nothing_near_exits_with_1_and_no_probability(command: Command, tmp_path
     assert sum(row["probability"] for row in json.loads((tmp_path / "why.json").read_text())) < 0.1
 
 
+def test_a_frequent_setting_that_explains_nothing_does_not_hide_a_cause_that_does(
+    command: Command, tmp_path: Path
+) -> None:
+    """A wide band leaves the more frequent cause the likelier one; a rival with the measurement in its band precedes
+    it, and the answer does not say that nothing comes near.
+    """
+    plans = tmp_path / "plans.csv"
+    plans.write_text(
+        "model,accelerator,num accelerators,tensor parallel,expert parallel,expert tensor parallel,global batch size,"
+        "micro batch size,sequence length,data overlap\nMixtral-8x7B-v0.1,H100-SXM-80GB,16,4,4,4,128,1,2048,no\n"
+    )
+    outcome = command("diagnose", plans, "--measured", "step time=10.06", "-o", tmp_path / "why.json")
+    found = json.loads((tmp_path / "why.json").read_text())
+    assert outcome.code == 0 and "comes near" not in outcome.err
+    assert abs(found[0]["remainder"]) < 0.25 and found[0]["probability"] < max(row["probability"] for row in found)
+
+
 def test_a_wide_band_explains_nothing(command: Command, tmp_path: Path) -> None:
     """A band of more than 1.5 times holds the measurement, and causes are ranked.
 

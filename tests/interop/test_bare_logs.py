@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from conftest import Outcome
 
 from xlperf.base.errors import InputError
+from xlperf.catalog.table import Table
 from xlperf.interop.launch import read_launch
 
 Run = Callable[..., Outcome]
@@ -47,3 +50,48 @@ def test_from_a_log_to_a_better_launch_line_in_two_commands(command: Run, tmp_pa
     assert f"xlperf launch {better}" in done.err
     launched = command("launch", better)
     assert launched.code == 0 and "torchrun" in launched.out
+
+
+STARTED = """[rank0]:[titan] INFO - CUDA capacity: NVIDIA H100 with 95.00GiB memory
+[rank0]:[titan] INFO - Model llama3 8B size: 8,030,261,248 total parameters
+[rank0]:[titan] INFO - Applied selective activation checkpointing to the model
+{}[rank0]:[titan] INFO - Applied FSDP to the model
+[rank0]:[titan] INFO - step: 10  loss: 8.4  memory: 47.32GiB(49.81%)  tps: 4,382  tflops: 253.76  mfu: 25.66%
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "compiled"),
+    [("", 0.0), ("[rank0]:[titan] INFO - Compiling each TransformerBlock with torch.compile\n", 1.0)],
+)
+def test_the_start_of_a_torchtitan_log_names_its_accelerator_and_whether_it_is_compiled(
+    line: str, compiled: float
+) -> None:
+    plan = read_launch(STARTED.format(line), "run.log", given={"num accelerators": "8"}).plan
+    assert plan.text("accelerator")[0] == "H100" and plan.filled("compiled")[0] == compiled
+
+
+def test_the_remedy_of_a_log_starts_what_it_predicts_and_names_what_ran(command: Run, tmp_path: Path) -> None:
+    """torchtitan shards weights unless told otherwise, and has no choice of modules to recompute."""
+    log, better = tmp_path / "run.log", tmp_path / "better.csv"
+    log.write_text(STARTED.format(""))
+    done = command("diagnose", log, "--set", "num accelerators=8", "--set", "global batch size=8", "-o", better)
+    assert "compiled no -> yes" in done.out and "zero stage 1 ->" not in done.out
+    stated = csv.DictReader(io.StringIO(better.read_text()))
+    assert not any(row.get("recompute modules") for row in stated)
+    assert "--compile.enable" in command("launch", better).out
+
+
+MIXTURE = "--num-layers 32 --hidden-size 4096 --num-experts 8 --expert-model-parallel-size 4 --bf16"
+
+
+def test_megatron_splits_experts_as_other_layers_and_overlaps_nothing_unless_told() -> None:
+    def read(words: str) -> Table:
+        given = {"model": "Mixtral-8x7B", "accelerator": "H100-SXM-80GB"}
+        text = f"torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py {MIXTURE} --global-batch-size 128 {words}"
+        return read_launch(text, "train.sh", given=given).plan
+
+    plain = read("--tensor-model-parallel-size 4")
+    assert plain.filled("expert_tensor_parallel")[0] == 4.0 and plain.filled("data_overlap")[0] == 0.0
+    told = read("--tensor-model-parallel-size 4 --expert-tensor-parallel-size 1 --overlap-grad-reduce")
+    assert told.filled("expert_tensor_parallel")[0] == 1.0 and told.filled("data_overlap")[0] == 1.0

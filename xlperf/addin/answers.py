@@ -60,7 +60,7 @@ def _quantity(session: Session, function: Function, given: Given) -> Block:
 
 def _in_short(message: str) -> str:
     """A fault of a form in a line: without the name of the form, cut at a list."""
-    words = _FORM.sub("", message)
+    words = re.sub(r"^([^:]{1,60}): (?=\1 )", "", _FORM.sub("", message))
     return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
 
 

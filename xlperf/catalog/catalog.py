@@ -212,7 +212,11 @@ class Catalog:
         exact = meant[0] if len(meant) == 1 else name.strip()
         why = self.orphans.why.get(kind, {}).get(exact.casefold())
         if why is None:
-            return unknown(name, self.tables[kind], meant)
+            shipped = [] if meant else load_catalog()._names.meant(kind, name)
+            known = " and ".join(shipped[:3])
+            says = f"xlperf ships {known}: take the row from a workbook of xlperf new FILE --all"
+            problem, hint = unknown(name, self.tables[kind], meant)
+            return problem, (lambda: says) if shipped else hint
         return f"{self.tables[kind].schema.key.name.replace('_', ' ')} {shown(exact)}{NOT_USABLE}{why}", None
 
 

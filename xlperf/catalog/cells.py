@@ -352,7 +352,7 @@ class Header:
 
     kind: str
     fields: tuple[Field, ...]
-    unnamed: tuple[int, ...]
+    unnamed: tuple[int, ...]  # without a name, or of the other kind of plans: their cells must be blank
     faults: tuple[HeaderFault, ...]
     own: tuple[int, ...] = ()
 
@@ -437,6 +437,9 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
                     faults.append(HeaderFault(position, f"duplicate column {shown(text)}", same))
                 own.append(position)
                 continue
+            if other_plans(kind, name):
+                unnamed.append(position)
+                continue
             hint = partial(_meant, kind, name, known)
             faults.append(HeaderFault(position, f"unknown column {shown(text)}", hint=hint))
             continue
@@ -487,13 +490,22 @@ def _known_words(kind: str) -> frozenset[str]:
     return frozenset(map(squeezed, names))
 
 
+def other_plans(kind: str, name: str) -> str:
+    """The other kind of plans that has a column of this name, which may stand blank in plans of a kind; "" if none.
+
+    >>> other_plans("inference", "gbs"), other_plans("training", "gbs"), other_plans("inference", "seq_len")
+    ('training', '', '')
+    """
+    if kind not in PLAN_TABLES or squeezed(name) in AMBIGUOUS.get(kind, {}):
+        return ""
+    others = (each for each in PLAN_TABLES if each != kind)
+    return next((each for each in others if canonical(each, name) in table_schema(each).by_name), "")
+
+
 def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:
     """Which columns a header that is refused may mean."""
-    other = next((each for each in PLAN_TABLES if canonical(each, name) in table_schema(each).by_name), "")
     if squeezed(name) in AMBIGUOUS.get(kind, {}):
         return f"did you mean {AMBIGUOUS[kind][squeezed(name)]}?"
-    if kind in PLAN_TABLES and other:
-        return f"it is a column of {other} plans, these are {kind} plans"
     return nearest(name.replace("_", " "), known)
 
 

@@ -31,6 +31,7 @@ from xlperf.catalog.cells import (
     is_blank,
     is_recent,
     number_of,
+    other_plans,
     parse_header,
     shown,
 )
@@ -104,6 +105,9 @@ def _number(field: Field, value: object, from_text: bool) -> float:
         percent = _PERCENT.fullmatch(value.strip())
         if percent and field.high == 1.0 and field.factor == 1.0:
             number, from_text = float(percent[1]) / 100.0, True
+        measured = _with_unit(field, value)
+        if math.isfinite(measured):
+            number, from_text = measured, True
         if not from_text and math.isfinite(number):
             point = ", without a thousands separator" if _THOUSANDS.fullmatch(value.strip()) else ""
             text = f"got the text {shown(value)}; enter it as a number{point}"
@@ -121,6 +125,15 @@ def _number(field: Field, value: object, from_text: bool) -> float:
     if _beyond(field, inside):
         raise BadValue(f"{field.words} must be {field.expects}, got {result}, beyond what can be computed with")
     return inside
+
+
+def _with_unit(field: Field, text: str) -> float:
+    """A number with a unit of the column's dimension, as 600 kW of MW, in the unit of the header; NaN for others."""
+    stated, own = _AMOUNT.fullmatch(text.strip()), unit_of(field.column)
+    given = UNITS.get(stated[2] or "") if stated else None
+    if stated is None or given is None or own.symbol == "-" or given.dimension != own.dimension:
+        return math.nan
+    return float(f"{number_of(stated[1].replace(',', '')) * given.factor / field.factor:.15g}")
 
 
 def _comma_words(text: str) -> str:
@@ -202,6 +215,15 @@ class _Collector:
             clause = f"; the first is at {self.locate(-1, other)}" if other >= 0 else ""
             self.add(-1, position, problem + clause, hint)
 
+    def unnamed(self, kind: str, cell: object, row: int, position: int, value: object) -> None:
+        """Note a value below a blank header, or below one of the other kind of plans."""
+        if is_blank(cell):
+            self.add(row, position, f"a value without a header, got {shown(value)}")
+        elif not self.has(-1, position):
+            other = other_plans(kind, split_header(cell)[0])
+            words = f"it is a column of {other} plans, these are {kind} plans"
+            self.add(-1, position, f"unknown column {shown(cell)}", lambda: words)
+
     def faults(self) -> list[Fault]:
         return [Fault(self.locate(*place), *words) for place in sorted(self._found) for words in self._found[place]]
 
@@ -227,7 +249,7 @@ def parse_rows(
             continue
         for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
-                collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
+                collector.unnamed(parsed.kind, header[position], row, position, cells[position])
         kept.append(row)
 
     def values_at(at: int) -> list[object]:
@@ -349,7 +371,7 @@ def parse_coded(
             results = [(rows[code], value) for code, value in enumerate(distinct) if code in rows]
         for row, value in results:
             if not is_blank(value):
-                collector.add(row, position, f"a value without a header, got {shown(value)}")
+                collector.unnamed(kind, header[position], row, position, value)
 
     def own_at(at: int) -> np.ndarray:
         values, distinct = columns[at]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import fsum
 from typing import NamedTuple
 
@@ -167,7 +168,7 @@ class Diagnosis:
     likeliest: tuple[Change, ...] = ()  # of the first explanation
     telling: str = ""  # the measurement that discriminates between the first two, "" if the first is much likelier
     unexplained: str = ""  # measurements outside the band of the first explanation
-    # Whether the first whole time or rate (else the reading of ``steps``) is in the band of plan or first explanation
+    # Whether the first whole time or rate (else the reading of ``steps``) is in the band of plan or an explanation
     near: bool = True
 
     @property
@@ -192,8 +193,9 @@ def diagnose(
     explanation is its prior times the likelihood of the measurements: prediction errors have a Laplace distribution
     whose central 80 % is the band. With a run before the change, the band applies to the ratio of the two runs: narrow
     if a change alters nothing, wide if it alters much. Values of one cause add up. If the likeliest explanation leaves
-    5 % or more of the first reading, one of the next two precedes it if it adds a cause and leaves less. An unlisted
-    cause, and no cause at all if all readings are inside (then only ``ranked`` ranks), have their share.
+    5 % or more of the first reading, one of the next two precedes it if it adds a cause and leaves less, or if the
+    reading is in its band and not in that of the likeliest. An unlisted cause, and no cause at all if all readings are
+    inside (then only ``ranked`` ranks), have their share.
     """
     variants = Variants.of(plan, without)
     table, changed = variants.evaluated_on(catalog)
@@ -235,7 +237,8 @@ def diagnose(
     lead = min((reading.inside, _is_part(reading), number) for number, reading in enumerate(readings))[2]
     whole = min(range(len(readings)), key=lambda number: (_is_part(readings[number]), number != lead))
     rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
-    result = _completed(variants, _ranked(variants, weights, unlisted), rests)[:top]
+    in_band = partial(_near, predicted=predicted[lead], widths=widths[lead], reading=measured[lead])
+    result = _completed(variants, _ranked(variants, weights, unlisted), rests, in_band)[:top]
     lines = [
         _line(variants, rank, explanation, predicted, measured, lead) for rank, explanation in enumerate(result, 1)
     ]
@@ -244,7 +247,7 @@ def diagnose(
     near, unexplained = readings[whole].inside, ""
     if result:
         likeliest = result[0][0]
-        near = near or _near(likeliest, predicted[whole], widths[whole], measured[whole])
+        near = near or any(_near(row, predicted[whole], widths[whole], measured[whole]) for row, _ in result)
         unexplained = _unexplained(likeliest, predicted, widths, measured)
     tables = Table.of_lines("diagnosis", lines), Table.of_lines("diagnosis_steps", steps)
     return Diagnosis(readings, *tables, first, _telling(variants, results, result, measured), unexplained, near)
@@ -387,14 +390,19 @@ def _ranked(variants: Variants, weights: Array, unlisted: float) -> list[tuple[i
     return [(best[key], sums[key] / whole) for key in order]
 
 
-def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array) -> list[tuple[int, float]]:
-    """The likeliest first, unless it leaves REST or more and one of two rivals adds a cause to it and leaves less."""
+def _completed(
+    variants: Variants, result: list[tuple[int, float]], rests: Array, in_band: Callable[[int], bool]
+) -> list[tuple[int, float]]:
+    """The likeliest first, unless it leaves REST or more and one of two rivals adds a cause to it and leaves less, or
+    has the measurement in its band and the likeliest has not.
+    """
     if not result or not rests[result[0][0]] >= REST:
         return result
     causes = [{change.cause for change in variants.made(row)} for row, _ in result[:3]]
     for place in range(1, len(causes)):
         likely = result[place][1] >= RIVAL * result[0][1]
-        if likely and causes[0] < causes[place] and rests[result[place][0]] < REST:
+        completes = causes[0] < causes[place] and rests[result[place][0]] < REST
+        if likely and (completes or in_band(result[place][0]) > in_band(result[0][0])):
             return [result[place], *result[:place], *result[place + 1 :]]
     return result
 

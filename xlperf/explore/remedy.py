@@ -16,6 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, brief, mean_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.software import with_software_defaults
 from xlperf.engine.tables import Progress
 from xlperf.equations.plan.dimensions import REPLICA
 from xlperf.explore.causes import (
@@ -41,6 +42,7 @@ from xlperf.interop.logs import read_log, read_logged, read_profile
 from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03  # least relative speedup of a remedy [-]
+NEARLY_FULL = 0.95  # share of the memory from which a remedy says how much it may need [-]
 DEPENDENT = {
     "training": (
         *FOLLOWING, "sequence_parallel", "data_parallel", "expert_tensor_parallel", "first_stage_layers",
@@ -103,7 +105,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     low, high = ratio_band(name, old / new)
     band = f"(80 % band {low:.2f} to {high:.2f})"
     lines = (
-        f"remedy: {', '.join(_changes(plan, better))}: {old / new:.2f} times as fast on {machine} {band}",
+        f"remedy: {', '.join(_changes(plan, better, catalog))}: {old / new:.2f} times as fast on {machine} {band}",
         f"remedy: {', '.join(_gains(before, results, measured))}; {_memory(before, results)}"
         f" ({results.text('trust')[0].lower()})",
         *_difference(plan, better, catalog, stack),
@@ -154,13 +156,17 @@ def _blank(plan: Table, name: str) -> bool:
     return name not in plan or bool(plan[name][0] == "" or plan[name][0] != plan[name][0])
 
 
-def _changes(plan: Table, better: Table) -> Iterator[str]:
-    """``tensor parallel 8 -> 2`` for every column that differs."""
+def _changes(plan: Table, better: Table, catalog: Catalog) -> Iterator[str]:
+    """``tensor parallel 8 -> 2`` for every column that differs; of a blank one the default of the software."""
+    run = [
+        with_software_defaults(table, catalog, catalog.rows("models", table.text("model"), table, "model"))
+        for table in (plan, better)
+    ]
     for column in table_schema(plan.kind).columns:
         stated = [not _blank(table, column.name) for table in (plan, better)]
         if not any(stated) or (column.name == "pipeline_schedule" and better.filled("pipeline_parallel")[0] == 1.0):
             continue
-        old, new = (_shown(table, column.name) for table in (plan, better))
+        old, new = (_shown(table, column.name) for table in run)
         words = column.name.replace("_", " ")
         if old != new and column.name in FOLLOWING:
             yield from [f"{words} {new}"] if stated[1] else []
@@ -205,7 +211,9 @@ def _memory(before: Table, after: Table) -> str:
     name = "memory_reserved" if "memory_reserved" in before else "memory"
     old, new = (float(results.number(name)[0]) / 2.0**30 for results in (before, after))
     change = f"{old:.4g} -> " if abs(new / old - 1.0) > 1e-3 else ""
-    return f"{name.replace('_', ' ')} {change}{new:.4g} of {after.number('memory_capacity')[0] / 2.0**30:.4g} GiB"
+    capacity, high = (float(after.number(each)[0]) / 2.0**30 for each in ("memory_capacity", "memory_high"))
+    tight = f", nearly full: the 80 % band ends at {high:.4g} GiB" if new > NEARLY_FULL * capacity < high else ""
+    return f"{name.replace('_', ' ')} {change}{new:.4g} of {capacity:.4g} GiB{tight}"
 
 
 def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:

@@ -86,6 +86,8 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
     lacking = {"activation", "moe"} if np.isnan(models.number("num_experts")[row][0]) else set()
     lacking |= set() if str(models.text("attention_type")[row][0]) == "MLA" else {"latent"}
     known = [modules for modules in _MODULES if not lacking & set(modules.split())]
+    if _of_torchtitan(plan):
+        known = [""]  # it has no choice of modules
 
     def open_(name: str) -> bool:
         return name in plan.auto and bool(plan.auto[name][0])
@@ -106,7 +108,11 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
 
 def _least_sharding(plan: Table) -> float:
     """Lowest ZeRO stage that the software starts and that shards the optimizer."""
-    return 2.0 if stacks_of(plan) == ("torchtitan",) else 1.0
+    return 2.0 if _of_torchtitan(plan) else 1.0
+
+
+def _of_torchtitan(plan: Table) -> bool:
+    return stacks_of(plan) == ("torchtitan",)
 
 
 def in_whole_batches(plans: Table, replicas: Array, batch: float) -> Table:

@@ -233,6 +233,8 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
     machines(plan, settings)
     if settings.get("@adapter") == "lora":
         plan.setdefault("adapter_rank", settings.get("@adapter_rank", "8"))
+    if "@num_experts" in settings:  # unless told otherwise experts are split as the other layers are
+        plan.setdefault("expert_tensor_parallel", plan.get("tensor_parallel", "1"))
     if "@fp8" in settings:  # a recipe alone switches nothing on
         if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
             plan.setdefault("gradient_precision", "bf16")

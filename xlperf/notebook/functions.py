@@ -20,7 +20,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.files import scratch_folder
 from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import OWN_RUNS, Part, first_words, own_column, parts, questions, table_schema
+from xlperf.catalog.schema import OWN_RUNS, Part, canonical, first_words, own_column, parts, questions, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
 from xlperf.engine.tables import refuse_auto
@@ -440,7 +440,8 @@ def _entries(kind: str, entries: Mapping[str, Entry]) -> dict[str, str]:
     known = first_words(kind)
     for name in entries:
         if name not in known:
-            raise InputError(Fault(f"{kind}()", f"no entry {name}", partial(nearest, name, [*known, *_QUESTION])))
+            near = partial(nearest, canonical(kind, name), [*known, *_QUESTION])
+            raise InputError(Fault(f"{kind}()", f"no entry {name}", near))
     return {name: text_of(value) for name, value in entries.items() if value is not None}
 
 

@@ -376,10 +376,12 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         for column in needed:
             empty = [column, *([schema.by_name[column.instead]] if column.instead else [])]
             tests = "".join(f'*({column_reference(one)}="")' for one in empty)
-            blanks.append(f'SUMPRODUCT(({column_reference(schema.key)}<>""){tests})')
+            blanks.append(f'({column_reference(schema.key)}<>""){tests}')
             stated = (row for row in rows[kind] if row[schema.key.name])
             number += sum(all(row[one.name] is None for one in empty) for row in stated)
-        checks.append(Check(f"Blank mandatory cells of {kind}", "+".join(blanks), number))
+        count = "+".join(f"SUMPRODUCT({blank})" for blank in blanks)
+        first = _first_cell(f"{'+'.join(blanks)}>0", schema.key)
+        checks.append(Check(f"Blank mandatory cells of {kind}", count, number, first=first))
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         for column in table_schema(kind).columns:
             if column.kind == "reference" and column.reference in rows:

@@ -130,8 +130,12 @@ def unless_refused(formula: str, instead: str = "") -> str:
 
 
 def shortened(cell: str) -> str:
-    """Formula of the sentence in a cell, cut where it is longer than its place."""
-    return f'=IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
+    """Formula of the sentence in a cell, cut where it is longer than its place; in place of an error, which a fault of
+    a data sheet makes of every cell that reads it, where the fault is named.
+    """
+    sentence = f'IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
+    fault = '"No answer: a data sheet has a fault ("&checks!$B$3&"); xlperf check FILE names its cell"'
+    return f"=IFERROR({sentence},{fault})"
 
 
 ENGINES = {engine: software_title(engine) for engine in searched_engines()}
