@@ -431,7 +431,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
     if state is not None:
         wait = state.place_wait(plan, rate, places).chosen(arriving)
         service, capacity = state.service(service), np.where(arriving, state.capacity, capacity)
-        interval = state.prefill / workload.pipeline_stages
+        interval = state.prefill / workload.passes_at_once
         opened = service.open_state(
             rate, plan.prompt_variation, state.running, state.least_share, interval, plan.arrival_variation, wait.mean
         )

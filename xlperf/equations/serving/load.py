@@ -206,7 +206,7 @@ class RequestLoad(NamedTuple):
 
     decode_steps: Array  # decode steps per request [-]
     max_prefill_prompts: Array  # largest number of prompts batched into one prefill pass, 1 or more [-]
-    pipeline_stages: Array  # pipeline stages of the prefill replica [-]
+    passes_at_once: Array  # prefill passes of different prompts in the pipeline of the prefill replica [-]
     burst_fraction: Array  # fraction of the in-flight requests that arrive at the same moment [-]
     attention_replicas: Array  # data-parallel replicas of the attention layers [-]
     polling_steps: Array  # decode steps between two scheduler polls for new requests [-]
@@ -238,7 +238,7 @@ class RequestLoad(NamedTuple):
         prompts = divide(arrivals, -expm1(-arrivals), 1.0)
         prompts = np.where(prompts < 2.0, 1.0 + np.maximum(prompts - 1.0 - _RARE, 0.0) / (1.0 - _RARE), prompts)
         # Bounds: a burst below; one stage's batch and the token limit above.
-        prompts = np.minimum(np.maximum(prompts, self.burst_fraction * requests), requests / self.pipeline_stages)
+        prompts = np.minimum(np.maximum(prompts, self.burst_fraction * requests), requests / self.passes_at_once)
         return np.minimum(np.maximum(prompts, 1.0), self.max_prefill_prompts)
 
     def whole_prompts(self, mean: Array) -> tuple[Array, Array]:
@@ -293,7 +293,7 @@ class RequestLoad(NamedTuple):
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
         """Replica time per prompt when prefill passes follow each other through the pipeline stages. [s]"""
-        passes = np.maximum(np.minimum(self.pipeline_stages, batch / prompts), 1.0)
+        passes = np.maximum(np.minimum(self.passes_at_once, batch / prompts), 1.0)
         return np.asarray(prefill / (prompts * passes))
 
     def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
@@ -451,6 +451,30 @@ def _whole_of(prompts: Array) -> Array:
     return np.asarray(least + np.maximum(1.0 - (1.0 + least - prompts) / _LENGTHS, 0.0))
 
 
+def passes_at_once(pipeline_parallel: Numeric, chunks: Numeric) -> Array:
+    r"""Prefills in a pipeline at once: p stages run the n chunks of a prompt in n + p - 1 stage times, and the chunks
+    of the next prompt follow after n of them.
+
+    .. math:: s = \frac{n + p - 1}{n}
+
+    Source: A. Agrawal et al., "Mnemosyne: parallelization strategies for efficiently serving multi-million context
+    length LLM inference requests without approximations", 2024, arXiv:2409.17264 (sequence pipeline parallelism).
+
+    >>> passes_at_once(4.0, np.array([0.5, 1.0, 3.0, 30.0])).tolist()
+    [4.0, 4.0, 2.0, 1.1]
+
+    Parameters
+    ----------
+    pipeline_parallel : Stages p. [-]
+    chunks : Passes n of a prompt, at least 1. [-]
+
+    Returns
+    -------
+    Array : Prefills s in the pipeline at once. [-]
+    """
+    return np.asarray(1.0 + (array(pipeline_parallel) - 1.0) / np.maximum(chunks, 1.0))
+
+
 def request_load(
     plan: InferencePlan,
     prefilling: InferencePlan,
@@ -462,10 +486,12 @@ def request_load(
     """Per-request workload of serving replicas; a prefill pool runs ``whole_prompts``, an engine fills its passes."""
     prompts = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     prompts = _whole_of(prompts) if whole_prompts else prompts
+    chunks = np.maximum(prefilling.own_tokens / prefilling.prefill_tokens, 1.0)
+    halves = np.where((prefilling.two_batch_overlap > 0.0) & (prefilling.data_parallel_attention > 1.0), 2.0, 1.0)
     return RequestLoad(
         decode_steps=plan.tokens_after_first / plan.tokens_per_step,
         max_prefill_prompts=prefilling.data_parallel_attention * prompts,
-        pipeline_stages=prefilling.pipeline_parallel,
+        passes_at_once=passes_at_once(prefilling.pipeline_parallel, chunks * halves),
         burst_fraction=burst_fraction,
         attention_replicas=plan.data_parallel_attention,
         polling_steps=plan.polling_steps,

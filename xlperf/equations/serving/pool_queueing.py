@@ -59,7 +59,7 @@ class PoolTimes(NamedTuple):
     one_prefill: Array  # pass of one prompt [s]
     full_prefill: Array  # pass of the most prompts [s]
     max_prefill_prompts: Array  # largest number of prompts per pass, 1 or more [-]
-    stages: Array  # pipeline stages of the prefill replicas [-]
+    stages: Array  # prefill passes of different prompts in the pipeline of a replica [-]
     burst: Array  # fraction of the requests that arrive in the initial burst [-]
     wave_spread: Array  # squared dispersion of later waves over a cycle; infinite for unsynchronised requests [-]
     prefill_replicas: Array  # [-]
