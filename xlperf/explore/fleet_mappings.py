@@ -43,6 +43,7 @@ _STAGES, STAGED, _MOST_STAGES = (2.0, 4.0), 512.0, 8.0
 """Pipeline stages of the first round, where they are likely to pay, and their prefill token budget beside the default:
 stages wait less for small ones. The second round halves and multiplies those of the best mappings, up to the most. [-]
 """
+_STAGED_CHUNKS = (2048.0, 32768.0)  # trial prefill token budgets with other stages beside the mapping's own [-]
 _AROUND, _MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
 """Trial attention replicas and expert groups over the best mapping's. [-]"""
@@ -170,7 +171,7 @@ class FleetMappings:
                 good = (stages >= 1.0) & (stages <= _MOST_STAGES) & (tensor >= 1.0) & (tensor == np.floor(tensor))
                 good &= (replica_size(plans) <= MOST_DENSE) & self.machine(part).stages
                 plans = with_columns(plans, num_accelerators=replica_size(plans)).take(np.flatnonzero(good))
-                result.append(plans)
+                result += [plans] if part == DECODE else [plans, crossed(plans, CHUNK, _STAGED_CHUNKS)]
         return result
 
     def with_copies(self, part: str, plans: Table) -> Table:
