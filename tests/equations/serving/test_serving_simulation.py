@@ -63,7 +63,7 @@ def opened(
 ) -> tuple[Service, Steady]:
     asked = requests_of(times[3], prompts)
     state = Replicas(linear(times, prompt), asked, np.array([1e4])).at_rate(np.array([rate]))
-    result, interval = state.service(service(*times)), state.prefill / asked.pipeline_stages
+    result, interval = state.service(service(*times)), state.prefill / asked.prefill_overlap
     return result, result.open_state(np.array([rate]), NONE, state.running, state.least_share, interval)
 
 
