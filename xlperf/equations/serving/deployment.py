@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, power, some
+from xlperf.equations.hardware.gemm import grouped_slowdown
 from xlperf.equations.hardware.roofline import WIDE, Device, stack_constants, transfer_time
 from xlperf.equations.model.blocks import MLP, PLAIN, Shard
 from xlperf.equations.model.model import EVEN, Architecture, Model, Popularity
@@ -256,6 +257,17 @@ def engine_constants(
     software |= {**constants["serving_memory"], **constants["serving_load"]}
     software |= {name: host[name] for name in ("ranks", "offload_efficiency", "handover_time", "adapter_time")}
     return stack_constants(kernels, input_casts=True), software
+
+
+def expert_constants(experts: Mapping[str, Array], plan: InferencePlan, device: Device) -> Mapping[str, Array]:
+    """Constants of experts with the slowdowns of grouped products of their library and accelerator, (rows, 1): those of
+    the exchange where tokens are sent to the experts.
+    """
+    sent = ((plan.data_parallel_attention > 1.0) & (plan.expert_parallel > 1.0))[:, None]
+    ratios = {"product_slowdown": "exchanged_product_ratio", "memory_slowdown": "exchanged_memory_ratio"}
+    slower = {name: experts[name] * np.where(sent, experts[ratio], 1.0) for name, ratio in ratios.items()}
+    rates = device.rate(WIDE).peak_flop_rate, device.vector_flop_rate, experts["matrix_to_vector_ratio"]
+    return {**experts, **slower, "product_slowdown": grouped_slowdown(slower["product_slowdown"], *rates)}
 
 
 def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model:
