@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, expm1, in_sequence, octave_below, some, total
+from xlperf.base.arrays import Array, Numeric, array, divide, expm1, in_sequence, octave_below, some, total
 from xlperf.equations.model.operators import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.serving_plan import InferencePlan
