@@ -17,9 +17,11 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.ownership import cost_bridge, evaluate_ownership
 from xlperf.explore.changed_catalogs import changed_catalog
+from xlperf.explore.fleet_plans import ONE
 from xlperf.explore.forms import answers_of, answers_table, form_of, plan_of, ways_of
 from xlperf.explore.money import fastest_fed
 from xlperf.explore.search import search
+from xlperf.explore.serve import serving_ways
 from xlperf.explore.vary import read_variation
 
 Command = Callable[..., Outcome]
@@ -255,3 +257,22 @@ def test_owners_are_swept_and_limited_and_what_cannot_move_is_said(command: Comm
     assert "accelerators.host bandwidth cannot move tpot" in unread.err
     read = command("evaluate", plans, "--vary", "accelerators.memory bandwidth=x1,x2", "--result", "tpot", "-o", "-")
     assert "cannot move" not in read.err
+
+
+@pytest.mark.parametrize(
+    ("model", "accelerator", "users", "speed", "most", "most_in_one"),
+    [
+        ("DeepSeek-V3", "H200-SXM-141GB", 10_000, 20, 216.0, 312.0),
+        ("Qwen3-235B-A22B", "H100-SXM-80GB", 10_000, 30, 480.0, 480.0),
+        ("Meta-Llama-3.1-70B", "A100-SXM4-80GB", 3_000, 10, 120.0, 136.0),  # stages: weights in fewer copies
+    ],
+)
+def test_users_need_no_more_than_the_best_known_way(
+    catalog: Catalog, model: str, accelerator: str, users: int, speed: int, most: float, most_in_one: float
+) -> None:
+    """Fleets that a brute force over the engine found once, as bars for the headline and for one pool."""
+    asked = {"model": model, "accelerator": accelerator, "users": f"{users}", "prompt_length": "2000",
+             "output_length": "500", "speed_per_user": f"{speed}", "ttft_target": "2000"}  # fmt: skip
+    ways = serving_ways(form_of("serve", asked), catalog, all_engines=False)
+    assert ways[0].accelerators <= most
+    assert min(way.accelerators for way in ways if way.way[1] == ONE) <= most_in_one

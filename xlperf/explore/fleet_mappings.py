@@ -43,6 +43,7 @@ _STAGES, STAGED, _MOST_STAGES = (2.0, 4.0), 512.0, 8.0
 """Pipeline stages of the first round, where they are likely to pay, and their prefill token budget beside the default:
 stages wait less for small ones. The second round halves and multiplies those of the best mappings, up to the most. [-]
 """
+_STAGE_FACTORS = (0.5, 2.0, 4.0)  # trial stages of the second round over the best mapping's [-]
 _STAGED_CHUNKS = (2048.0, 32768.0)  # trial prefill token budgets with other stages beside the mapping's own [-]
 _AROUND, _MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
@@ -163,7 +164,7 @@ class FleetMappings:
     def restaged(self, part: str, near: Table) -> list[Table]:
         """Mappings with other numbers of stages, in as many accelerators or with ranks as before in each stage."""
         result = []
-        for factor in (0.5, *_STAGES):
+        for factor in _STAGE_FACTORS:
             stages, ranks = factor * near.number(PP), near.number(TP)
             for tensor in (ranks, ranks / factor) if TP not in self.given or part == PREFILL else (ranks,):
                 widths = {name: np.minimum(near.number(name), tensor) for name in (DPA, EP)}

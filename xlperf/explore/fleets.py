@@ -214,7 +214,8 @@ class FleetSearch(FleetMappings):
         tried = {}
         for part, known in result.items():
             near = known.best(EACH, "software").plans
-            parted = [self.beside(part, near)]
+            inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
+            parted = [self.beside(part, stacked([near, inside.best(SMALL, "software").plans]))]
             several = known.best(OF_SIZE, "software", TP, PP).best(EACH, "software").plans
             parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS)]
             parted += [self.between(part, near, engine) for engine in self.engines]
