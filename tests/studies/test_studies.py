@@ -75,7 +75,7 @@ def test_a_unit_that_xlperf_does_not_know_is_shown_and_scales_nothing() -> None:
     assert part[1].tolist()[:2] == [1.5, 250.0]
     assert displayed(*part) == ("widgets/fortnight", ["1.5", "250.0", ""])
     chart = Chart("bars", "Gain", "case", ["gain"], y_title="widgets/fortnight")
-    assert "Gain (widgets/fortnight)" in study_charts(replace(sheet_of_widgets, charts=(chart,)))
+    assert "Gain: widgets/fortnight" in study_charts(replace(sheet_of_widgets, charts=(chart,)))
 
 
 def test_a_grid_of_plans_is_written_once() -> None:

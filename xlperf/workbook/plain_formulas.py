@@ -114,7 +114,10 @@ def _row(
         template = (kind == "inference" and column["inference"]) or column["formula"]
         formula = _PLACE.sub(lambda match: filled(match[1]), template)
         look = "xlperf key" if place == 0 else "xlperf computed"
-        live.styled(sheet.cell(row, first + place), f"={formula}", look, column["format"])
+        cell: Any = sheet.cell(row, first + place)
+        live.styled(cell, f"={formula}", look, column["format"])
+        if place == 0:  # a long name of a plan
+            cell.alignment = Alignment(horizontal="left", vertical="center", shrink_to_fit=True)
 
 
 def _note(sheet: Worksheet, place: str, words: str) -> None:

@@ -7,7 +7,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import Column, results_of, table_schema
@@ -183,10 +182,8 @@ def _ways_table(page: Page) -> None:
         words = f'=IF({number}="","",{engine_named(engine, _ENGINES)}&" "&{pools})'
         whole = "".join(f'IF(LEFT({trust},8)="{badge[:8]}","{badge.lower()}",' for badge in TRUST)
         values = (words, f"={number}", f"={sure}", f"={cost}", f'={whole}""{")" * len(TRUST)}')
-        page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", "0.00", ""), strict=True))
+        page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", '0.00" "', ""), strict=True))
         page.put(f"R{row}", None, "cell small")
-    for row in range(14, 15 + _WAYS):  # a gap before the words
-        page.sheet[f"Q{row}"].alignment = Alignment(horizontal="right", vertical="center", indent=1)
 
 
 def _others_table(page: Page, cost_here: str) -> None:

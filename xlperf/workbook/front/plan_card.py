@@ -164,7 +164,7 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     names = [column.name for column in sheet_columns(kind)]
     at = {name: get_column_letter(names.index(name) + 1) for name in names}
     in_sight = DATA_SHEETS[kind].in_sight
-    left, end = at[in_sight[0]], at[names[-4]]
+    left, end = at[in_sight[0]], at["trust"]
     row = CARD_TOP
     page.put(f"A{row}", "Plan shown here: choose one", "group")
     page.put(f"A{row + 1}", None, "input").alignment = Alignment("left", "center", indent=1, shrink_to_fit=True)
@@ -256,10 +256,12 @@ def _form(page: Page) -> None:
         for letter in "BCD":
             page.put(f"{letter}{row}", None, "label")
     page.put("B5", "PLANS", "group")
-    names = [
-        own for kind in PLAN_TABLES for own in page.live.columns[column_reference(table_schema(kind).columns[0])] if own
-    ]
-    first = FIRST_CHOICE if set(FIRST_CHOICE) <= set(names) else [*names[:2], None, None]
+    known = {kind: [page.live.columns[column_reference(table_schema(kind).by_name[name])] for name in ("name", "model")]
+             for kind in PLAN_TABLES}  # fmt: skip
+    plans = [(kind, model, name) for kind, own in known.items() for name, model in zip(*own, strict=True) if name]
+    names = [name for _, _, name in plans]
+    alike = [[one, other] for *of, one in plans for *also, other in plans if of == also and one != other]
+    first = FIRST_CHOICE if set(FIRST_CHOICE) <= set(names) else [*alike, [*names[:2], None, None]][0]
     for row, words, name in ((6, "plan A", first[0]), (7, "plan B", first[1])):
         page.put(f"B{row}", words, "label")
         entry = page.put(f"C{row}", None, "input", last=f"D{row}")
@@ -285,10 +287,10 @@ def _names(page: Page) -> int:
 
 
 def _compared_memory(kind: str) -> list[tuple[str, str]]:
-    """Parts of memory with their results, and the whole; as many for both kinds, blank for the missing one."""
+    """Parts of memory with their results, and the whole; as many for both kinds, blank last for the missing one."""
     parts = [(words, name) for words, (name,) in MEMORY[kind].items()]
     missing = [("", "")] * (max(map(len, MEMORY.values())) - len(parts))
-    return [*parts[:2], *missing, *parts[2:], ("whole", _CARDS[kind]["used"])]
+    return [*parts, ("whole", _CARDS[kind]["used"]), *missing]
 
 
 def _numbers(page: Page, kind: str, chosen: Sequence[str]) -> dict[str, Pair]:
