@@ -102,7 +102,8 @@ def test_a_command_that_is_none(command: Command) -> None:
 @pytest.mark.parametrize(
     ("asked", "option"),
     [
-        ("serve --isl", "--prompt-length"), ("serve --pue", "--power-usage-effectiveness"), ("rl --gpus", "--num-accelerators"),
+        ("serve --isl", "--prompt-length"), ("serve --pue", "--power-usage-effectiveness"),
+        ("rl --gpus", "--num-accelerators"),
         ("serve --people", "--users"), ("day --rps", "--request-rate"), ("fleet --electricity-price", "--energy-price"),
         ("train --tp", "--tensor-parallel"), ("sessions --gpu", "--accelerator"), ("chip --osl", "--output-length"),
     ],

@@ -130,8 +130,8 @@ def unless_refused(formula: str, instead: str = "") -> str:
 
 
 def shortened(cell: str) -> str:
-    """Formula of the sentence in a cell, cut where it is longer than its place; in place of an error, which a fault of a
-    data sheet makes of every cell that reads it, where the fault is named.
+    """Formula of the sentence in a cell, cut where it is longer than its place; where a fault of a data sheet makes an
+    error of it, the formula says who names the fault.
     """
     sentence = f'IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
     fault = '"No answer: a data sheet has a fault ("&checks!$B$3&"); xlperf check FILE names its cell"'
