@@ -45,7 +45,7 @@ def test_formulas_are_shown_as_formulas(tmp_path: Path) -> None:
         "\tname\tmodel\taccelerator\tnum accelerators\ttensor parallel\tsequence parallel\tglobal batch size\t"
         "step time (s)",
         '\ttwo\\nlines\tllama-2-7b \t="H"&100\t=2*4\t=E4/4\tTRUE\t16\t=1/0',
-        '\t=IF(1,"","")\tgpt-3\tA100\t16\t=E6/4\tFALSE\t2024-05-01\t{=SUM(E4:E6)}',
+        '\t=IF(1,"","")\tgpt-3\tA100\t16\t=E6/4\tFALSE\t1911-03-19\t{=SUM(E4:E6)}',
         "\t\t0",
     ]
 

@@ -21,6 +21,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.read import read_plans
+from xlperf.cli.app import cli
 from xlperf.cli.table_files import shown
 
 Command = Callable[..., Outcome]
@@ -99,6 +100,15 @@ def test_a_command_that_is_none(command: Command) -> None:
     assert command("evaluate", "plans.csv", "-o", "").err == "--output: is blank; give a file name\n"
 
 
+def test_options_of_a_form_have_the_names_that_its_sheet_takes(command: Command) -> None:
+    asked = ["--users", "100", "--model", "Llama3-8B", "--json"]
+    names = ["--software", "vllm", "--prompt-length", "900", "--speed-per-user", "20"]
+    answer = command("serve", *asked, *names)
+    assert answer.code == 0
+    assert command("serve", *asked, "--engine", "vllm", "--isl=900", "--interactivity", "20").out == answer.out
+    assert "unexpected extra arguments (--isl 2)" in command("serve", "--", "--isl", "2").err
+
+
 @pytest.mark.parametrize(
     ("asked", "option"),
     [
@@ -108,10 +118,9 @@ def test_a_command_that_is_none(command: Command) -> None:
         ("train --tp", "--tensor-parallel"), ("sessions --gpu", "--accelerator"), ("chip --osl", "--output-length"),
     ],
 )  # fmt: skip
-def test_an_option_as_the_trade_calls_it_is_answered_with_its_name_here(
-    command: Command, asked: str, option: str
-) -> None:
-    assert f"did you mean {option}?" in command(*asked.split(), "1").err
+def test_an_option_as_the_trade_calls_it_is_the_one_of_its_name_here(asked: str, option: str) -> None:
+    task = cli.tasks()[asked.split()[0]]
+    assert task.make_context("xlperf", [asked.split()[1], "1"]).params[option[2:].replace("-", "_")]
     name, _, word = asked.partition(" --")
     with pytest.raises(xlperf.InputError, match=f"did you mean {option[2:].replace('-', '_')}"):
         getattr(xlperf, name)(**{word.replace("-", "_"): 1})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf.base.resources import workbook
-from xlperf.cli import output
+from xlperf.cli import output, questions
 from xlperf.cli.app import cli
 from xlperf.cli.output import TextColumn, narrowed, progress, say
+from xlperf.explore.forms import Shown
 
 COLUMN = st.builds(
     TextColumn,
@@ -113,6 +116,18 @@ def test_sentences_are_folded_between_words_and_commands_are_not(monkeypatch: py
     page = runner.invoke(cli, ["guide", "start"]).stdout.splitlines()
     command = next(line for line in page if line.startswith("$ xlperf serve"))
     assert len(command) > 60 and max(len(line) for line in page[:8]) <= 60
+
+
+def test_results_of_an_answer_are_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A band goes below its number where the name of the result leaves too little room."""
+    card = [Shown("a", "fleet cost per million output tokens (USD/Mtoken)", "0.3828", "0.2417 to 0.5641"),
+            Shown("b", "accelerators", "152"), Shown("c", "chosen", "5 stacks, the fewest of all " * 4)]  # fmt: skip
+    answer: Any = SimpleNamespace(card=card, words="152 H200", beside=[], notes=[])
+    for width in (80, 120, 200):
+        monkeypatch.setattr(questions, "terminal_width", lambda width=width: width)
+        lines = questions.answer_lines(answer, [])
+        assert max(map(len, lines)) <= width
+        assert (lines[3].strip() == "80 %: 0.2417 to 0.5641") == (width == 80)
 
 
 def test_long_words_are_folded_into_their_column() -> None:

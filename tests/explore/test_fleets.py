@@ -266,6 +266,21 @@ def test_the_answer_is_what_brute_force_finds(
     assert [way.accelerators for way in ways] == sorted(way.accelerators for way in ways)
 
 
+@pytest.mark.parametrize(
+    ("model", "accelerator", "speed", "most", "most_in_one"),
+    [("DeepSeek-V3", "H200-SXM-141GB", 20.0, 216.0, 312.0), ("Qwen3-235B-A22B", "H100-SXM-80GB", 30.0, 480.0, 480.0)],
+)
+def test_ten_thousand_users_need_no_more_than_the_best_known_way(
+    catalog: Catalog, model: str, accelerator: str, speed: float, most: float, most_in_one: float
+) -> None:
+    """Fleets that a brute force over the engine found once, as bars for the headline and for one pool."""
+    asked = {"model": model, "accelerator": accelerator, "users": 10_000.0, "prompt_length": 2000.0,
+             "output_length": 500.0, "speed_per_user": speed, "ttft_target": 2000.0}  # fmt: skip
+    ways = serving_ways(form_of(asked), catalog, all_engines=False)
+    assert ways[0].accelerators <= most
+    assert min(way.accelerators for way in ways if way.way[1] == ONE) <= most_in_one
+
+
 SMALL = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "users": 400.0, "prompt_length": 1000.0,
          "output_length": 200.0, "speed_per_user": 30.0, "ttft_target": 1000.0}  # fmt: skip
 

@@ -12,10 +12,20 @@ from conftest import Outcome, csv_rows
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_mapping
-from xlperf.explore.objectives import DECILE, Search, band_factor, limit_of, objective_of, unbeaten_rows
+from xlperf.explore.objectives import (
+    DECILE,
+    LARGER,
+    Search,
+    band_factor,
+    is_rate,
+    limit_of,
+    objective_of,
+    unbeaten_rows,
+)
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan
 from xlperf.explore.uncertainty import robust
@@ -154,3 +164,11 @@ def test_the_command_orders_and_says_so(tmp_path: Path, command: Callable[..., O
     assert wrong.code == 2 and "--uncertain goes with --robust" in wrong.err
     sure = command("search", path, "--vary", "tensor parallel=1,2,4,8", "--target", "tpot<=40", "--probability", "0.9")
     assert "with 0.9 probability" in sure.err
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_rates_are_maximised_and_times_are_minimised(kind: str) -> None:
+    """The ends of their bands too."""
+    for name in (column.name for column in results_of(kind).columns if column.kind == "result"):
+        if is_rate(name) or name.startswith(("time_", "ttft", "tpot", "latency", "step_")):
+            assert (name in LARGER) == is_rate(name), name

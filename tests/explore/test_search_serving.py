@@ -105,9 +105,9 @@ def test_the_cheapest_cluster_within_some_days_is_that_of_brute_force(
 
 @pytest.mark.parametrize(
     ("model", "accelerator", "users", "speed", "sizes", "words"),
-    [  # more than a server of fast links has room for; and cards without fast links
+    [  # more than a server of fast links has room for; and cards without fast links, whose prompts fill the stages
         ("Meta-Llama-3.1-405B", "A100-SXM4-80GB", 300.0, 5.0, (4.0, 8.0, 16.0), "vLLM in one pool (TP8 x PP2)"),
-        ("Meta-Llama-3.1-70B", "L40S", 2000.0, 20.0, (2.0, 4.0, 8.0), "vLLM in one pool (TP8 x PP4)"),
+        ("Meta-Llama-3.1-70B", "L40S", 2000.0, 20.0, (2.0, 4.0, 8.0), "vLLM in one pool"),
     ],
 )
 def test_the_stages_of_a_copy_are_what_brute_force_finds(
@@ -134,7 +134,7 @@ def test_the_stages_of_a_copy_are_what_brute_force_finds(
     good = (results.number("fits") == 1.0) & (results.number("tpot") <= 1.0 / speed) & (results.number("ttft") <= 8.0)
     most = np.where(good, tried.number("concurrency"), 1e-9).reshape(len(plans), -1).max(axis=1)
     least = np.ceil(np.ceil(users / most) * plans.number("num_accelerators") / 8.0) * 8.0
-    assert least.argmin() % 3 > 0, "stages pay here"
+    assert (least.argmin() % 3 > 0) == ("PP" in words)
     answer = answer_of(form(mode="continuous"), catalog)
     assert answer["accelerators"] <= least.min() and words in answer["answer"]
     stated = {name: answer[name] for name in ("tensor_parallel", "pipeline_parallel", "concurrency")}

@@ -458,3 +458,39 @@ def test_a_variable_named_as_a_column_is_a_variable(models: Table) -> None:
 def test_servers_that_are_not_read_are_named(text: str, words: str, models: Table) -> None:
     with pytest.raises(InputError, match=words):
         read_launch(text, "file", given=SERVING, models=models)
+
+
+def test_a_job_of_kubeflow_has_the_pods_of_its_master_and_workers(models: Table) -> None:
+    """Kubeflow training operator: each pod of a PyTorchJob starts the same program."""
+    pod = """template: {spec: {containers: [{name: pytorch, image: "nvcr.io/nvidia/nemo:25.04", command: [torchrun],
+      args: ["--nproc_per_node=8", pretrain_gpt.py, "--bf16", "--micro-batch-size=1", "--global-batch-size=256"]}]}}"""
+    text = f"kind: PyTorchJob\nspec:\n  pytorchReplicaSpecs:\n    Master:\n      replicas: 1\n      {pod}\n"
+    text += f"    Worker:\n      replicas: 15\n      {pod}\n"
+    given = {"model": "Llama3-8B", "accelerator": "H100-SXM-80GB"}
+    assert said(read_launch(text, "job.yaml", given=given, models=models), "num_accelerators") == [128.0]
+
+
+def test_stages_of_a_rank_of_torchtitan(models: Table) -> None:
+    """torchtitan 0.2 distributed/pipeline_parallel.py: two stages for each rank unless their layers are stated."""
+    text = "torchrun -m torchtitan.train --model.name llama3 --model.flavor 405B --training.local_batch_size 16"
+    text += " --parallelism.pipeline_parallel_degree 8 --parallelism.pipeline_parallel_schedule Interleaved1F1B"
+    assert said(read(text, models), "virtual_pipeline") == [2.0]
+    assert said(read(f"{text} --parallelism.pipeline_parallel_layers_per_stage 4", models), "virtual_pipeline") == [4.0]
+
+
+def test_what_a_file_leaves_to_a_recipe_or_another_configuration_is_said(models: Table) -> None:
+    nemo = "nemo llm pretrain --factory llama3_70b trainer.strategy.tensor_model_parallel_size=4"
+    assert any("recipe that --factory names decides" in note for note in read(nemo, models).notes)
+    trainer = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ndo_train: true\nfinetuning_type: full\n"
+    trainer += "per_device_train_batch_size: 1\nbf16: true\ntemplate: qwen3\ncutoff_len: 4096\n"
+    assert any(note.startswith("zero stage 0") for note in read(trainer, models).notes)
+
+
+def test_lengths_of_a_result_are_its_tokens_over_its_requests(models: Table) -> None:
+    """vLLM benchmark_serving --save-result."""
+    text = (
+        '{"backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B-Instruct", "max_concurrency": 32, "completed": 320, '
+    )
+    text += '"total_input_tokens": 320000, "total_output_tokens": 64000, "mean_ttft_ms": 152.1, "mean_tpot_ms": 12.91}'
+    result = read_launch(text, "result.json", given={"accelerator": "H100-SXM-80GB"}, models=models)
+    assert said(result, "prompt_length", "output_length", "concurrency") == [1000.0, 200.0, 32.0]

@@ -28,6 +28,7 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import mtp_parameters, parameter_count
 from xlperf.interop.datasheet import accelerator_row
 from xlperf.interop.hugging_face import model_row
+from xlperf.interop.hugging_face_files import read_config
 
 Command = Callable[..., Outcome]
 PUBLIC = json.loads((DATA / "hugging_face.json").read_text(encoding="utf-8"))
@@ -408,3 +409,16 @@ def test_a_card_without_generation_or_far_beyond_others_is_said(command: Command
     done = command("add", "accelerator", card, "--like", "H200-SXM-141GB", "--json")
     assert (done.code, "check its zeros and its unit" in done.err) == (1, True)
     assert json.loads(done.out)["accelerator"] == "H200"
+
+
+def test_original_configurations_of_llama_and_mistral_are_read(tmp_path: Path) -> None:
+    """params.json of Llama 3 70B and Mixtral 8x7B: 70.55 and 46.70 billion parameters."""
+    llama = {"dim": 8192, "n_layers": 80, "n_heads": 64, "n_kv_heads": 8, "vocab_size": 128_256,
+             "ffn_dim_multiplier": 1.3, "multiple_of": 4096, "norm_eps": 1e-5}  # fmt: skip
+    mixtral = {"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14_336, "n_heads": 32, "n_kv_heads": 8,
+               "vocab_size": 32_000, "moe": {"num_experts_per_tok": 2, "num_experts": 8}}  # fmt: skip
+    for stated, parameters in ((llama, 70.55e9), (mixtral, 46.70e9)):
+        (tmp_path / "params.json").write_text(json.dumps(stated), encoding="utf-8")
+        config, *_ = read_config(tmp_path / "params.json")
+        model, _ = catalog_models(_catalog(model_row(config, "x", "").row))
+        assert float(parameter_count(model)[0]) == pytest.approx(parameters, rel=1e-3)

@@ -10,10 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from laws.random_plans import MODES
-from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_per_step
+from laws.samples import SERVING, changed, hold, plans_of, results_of, shipped, tokens_per_step
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
@@ -107,15 +108,35 @@ def test_a_first_token_takes_the_flop_of_its_prompt(mode: str) -> None:
     flop = 2.0 * (matrix_parameters(models, experts_per_token=True) - head) * fresh
     if mode == "static":
         flop = flop * plans["batch_size"]
-    ranks, column = np.ones(len(plans)), "accelerator"
+    ranks = np.ones(len(plans))
     for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
         ranks = ranks * _of_prefill(plans, name)
-    plans_on = plans
-    if "prefill_accelerator" in plans:
-        names = np.where(plans["prefill_accelerator"] != "", plans["prefill_accelerator"], plans["accelerator"])
-        plans_on = Table(plans.kind, {**plans.columns, "accelerator": names.astype(object)}, plans.place)
-    floor = flop / (ranks * peak_of(plans_on, column, products_of(plans)))
+    floor = flop / (ranks * peak_of(_on_prefill(plans), "accelerator", products_of(plans)))
     hold("ttft takes its FLOP", ~(results["ttft"] < floor * ROUNDING), plans, ttft=results["ttft"], floor=floor)
+
+
+@pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
+def test_requests_take_the_flop_of_their_prompts(mode: str) -> None:
+    """No load and no stages serve more prompts than the peak of all accelerators that prefill computes."""
+    plans, models = plans_of(mode), models_of(plans_of(mode))
+    head = models.hidden_size * models.vocab_size
+    fresh = plans["prompt_length"] * (1.0 - plans.filled("shared_prefix"))
+    flop = 2.0 * (matrix_parameters(models, experts_per_token=True) - head) * fresh
+    count = plans["prefill_accelerators"] if mode == "disaggregated" else plans["num_accelerators"]
+    peak = count * peak_of(_on_prefill(plans), "accelerator", products_of(plans))
+    chunked = changed(plans, {"prefill_tokens": 512.0})
+    for what, results in (("as drawn", results_of(mode)), ("in chunks", evaluate(chunked, shipped()))):
+        served = results["tokens_per_second"] / plans["output_length"]
+        for name, rate in (("requests", served), ("most requests", results["max_request_rate"])):
+            hold(f"{name} {what} take their FLOP", ~(rate * flop * ROUNDING > peak), plans, rate=rate, flop=flop)
+
+
+def _on_prefill(plans: Table) -> Table:
+    """Plans with the accelerators of the pool that prefills."""
+    if "prefill_accelerator" not in plans:
+        return plans
+    names = np.where(plans["prefill_accelerator"] != "", plans["prefill_accelerator"], plans["accelerator"])
+    return Table(plans.kind, {**plans.columns, "accelerator": names.astype(object)}, plans.place)
 
 
 def _of_prefill(plans: Table, name: str) -> Array:

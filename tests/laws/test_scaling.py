@@ -296,3 +296,32 @@ def test_a_price_does_not_change_a_time() -> None:
         same = np.isclose(after[cost], 2.0 * before[cost], rtol=CLOSE, equal_nan=True)
         same |= _derived(plans) | _unpriced(plans)  # priced by parts, or by a server
         hold(cost, same, plans, before=before[cost], after=after[cost])
+
+
+# More stages
+
+
+def test_stages_do_not_multiply_the_rate_of_prompts_by_more_than_their_number() -> None:
+    """A pipeline of p stages prefills at most p times as many prompts as one stage, however many passes each takes."""
+    columns = ("model", "accelerator", "software", "mode", "num_accelerators", "tensor_parallel", "pipeline_parallel",
+               "prefill_accelerators", "prefill_tensor_parallel", "prefill_pipeline_parallel", "prompt_length",
+               "output_length", "concurrency", "prefill_tokens", "two_batch_overlap", "data_parallel_attention",
+               "expert_parallel", "prefill_data_parallel_attention", "prefill_expert_parallel")  # fmt: skip
+    cases = []
+    for prompt in (1000, 20_000, 100_000):
+        for stages in (1, 2, 4, 8):
+            one = [8 * stages, 8, stages, None, None, None, prompt, 2, 64, 8192]
+            two = [8 * stages + 64, 8, 1, 8 * stages, 8, stages, prompt, 2, 64 * stages, 8192]
+            wide = [0, 8, 8, 8, 8]
+            dense = ["Llama3-70B", "H200-SXM-141GB", "vllm"]
+            cases.append([*dense, "continuous", *one, 0, None, None, None, None])
+            cases.append([*dense, "disaggregated", *two, 0, None, None, None, None])
+            for overlap in (0, 1):
+                mixture = ["DeepSeek-V3", "H200-SXM-141GB", "sglang", "continuous", *one, *wide[:3]]
+                cases.append([*mixture[:14], overlap, 8, 8, None, None])
+    plans = table_from_rows("inference", list(columns), cases)
+    rates = evaluate(plans, shipped()).number("max_request_rate").reshape(3, 4, -1)
+    gain = rates / rates[:, :1] / np.array([1.0, 2.0, 4.0, 8.0])[:, None]
+    assert not np.isnan(gain).any()
+    assert gain.max() <= 1.02
+    assert gain.min() > 0.5

@@ -142,7 +142,10 @@ def test_sliders_reach_answers_of_the_command(kind: str, command: Command, folde
     table = page.rows[page.rows.index(head) + 1 :][: len(points)]
     shown = [[words for words, _ in point["tiles"] if words] for point in points]
     without = int(kind == "train")  # the first tile repeats the number of accelerators that a slider moves
-    assert [row[2:] for row in table] == [words[without:] for words in shown]
+    reasons = [[point["answer"]] for point in points]  # a question without an answer has its reason for results
+    assert [row[2:] for row in table] == [
+        words[without:] or reason for words, reason in zip(shown, reasons, strict=True)
+    ]
     assert page.source.count('<tr class="asked">') == 1
 
 
@@ -198,6 +201,9 @@ def test_charts_are_drawn_to_scale() -> None:
     widths = [float(width) for width in re.findall(r'width="([\d.]+)" height', drawn)]
     assert widths[1] == 2.0 * widths[0] and "a&amp;" in drawn and "t&lt;" in drawn
     assert charts.bars("t", []) == "" == charts.bars("t", [charts.Bar("a", 0.0, "")])
+    wide = charts.bars("t", [charts.Bar("a plan with a long name, " * 9, 1.0, "1")])
+    edge, label = re.findall(r'<text x="([\d.]+)"[^>]*end">([^<]+)<', wide)[0]
+    assert len(label) * 7.0 <= float(edge) and label.startswith("a plan") and label.endswith("\N{HORIZONTAL ELLIPSIS}")
     line = charts.curve("t", [(1.0, 4.0), (2.0, 2.0)], (2.0, 2.0), ("x", "y"))
     (points,) = re.findall(r'points="([^"]+)"', line)
     assert points.split()[1] == "{},{}".format(*re.findall(r'c[xy]="([\d.]+)"', line))

@@ -118,6 +118,9 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     links = {c.hyperlink.location for row in book["study"].iter_rows() for c in row if c.hyperlink}
     assert links == {f"'{title}'!A1" for title in visible if title != "study"}
     assert book.active is book["study"]
+    titles = [chart.title.tx.rich.p[0].r[0].t for chart in book["study"]._charts]
+    assert len(set(titles)) == len(titles), "two charts of the first sheet have one name"
+    assert str(book["study"]["A2"].value).count(" plan") <= 2
     text = " ".join(str(c.value) for row in book["study"].iter_rows() for c in row if c.value is not None)
     for finding in outcome(name).findings:
         assert finding.words in text
@@ -134,6 +137,17 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     again = tmp_path / "again.xlsx"
     write_study_report(again, chosen, inputs, outcome(name), date=date(2026, 11, 21))
     assert again.read_bytes() == path.read_bytes()
+
+
+def test_axes_of_studies_have_names_and_lying_bars_no_logarithm() -> None:
+    """A unit alone names no axis; LibreOffice turns the legend of lying bars without names at their ends."""
+    rows = resources.rows("studies/charts.csv")
+    assert len(rows) > 30
+    for row in rows:
+        along = [] if row["kind"] == "bars" else [row["x title"] or row["x"]]
+        for words in (row["y title"], *along):
+            assert re.search(r"[a-z{]{4}", words.partition("(")[0]), row
+        assert row["kind"] != "bars" or "log y" not in row["look"], row
 
 
 @pytest.mark.parametrize("name", MOST)

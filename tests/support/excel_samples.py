@@ -41,7 +41,7 @@ _PARTS = {
 <row r="5"><c r="B5" s="2"/></row>
 <row r="6"><c r="B6" t="str"><f>IF(1,"","")</f><v></v></c><c r="C6" t="inlineStr"><is><t>gpt-3</t></is></c>
 <c r="D6" t="inlineStr"><is><r><t>A1</t></r><r><t>00</t></r></is></c><c r="E6"><v>1.6E1</v></c>
-<c r="F6"><f t="shared" si="0"/><v>4</v></c><c r="G6" t="b"><v>0</v></c><c r="H6" s="DATE"><v>45413</v></c>
+<c r="F6"><f t="shared" si="0"/><v>4</v></c><c r="G6" t="b"><v>0</v></c><c r="H6" s="DATE"><v>4096</v></c>
 <c r="I6"><f t="array" ref="I6">SUM(E4:E6)</f><v>24</v></c></row>
 <row r="7"><c r="C7"><v>0</v></c></row>
 </sheetData></worksheet>""",

@@ -82,17 +82,17 @@ def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
     for family, about in _OPERATIONS.items():
         if family not in result:
             continue
-        held = result[family]
-        chosen = held.held_back & ((held.time > LONG * factor("us")) | (family != "gemm"))
-        sizes = np.abs(calibrated_time(held, catalog) / held.time - 1.0)
+        of_family = result[family]
+        chosen = of_family.held_back & ((of_family.time > LONG * factor("us")) | (family != "gemm"))
+        sizes = np.abs(calibrated_time(of_family, catalog) / of_family.time - 1.0)
         if not chosen.any():
             continue
         whole.append(_error(*about, "", "", sizes[chosen]))
-        names = np.array(held.accelerator, dtype=object)
-        precision = np.array(["" if family in _BY_SIZE else one for one in held.precision], dtype=object)
+        names = np.array(of_family.accelerator, dtype=object)
+        precision = np.array(["" if family in _BY_SIZE else name for name in of_family.precision], dtype=object)
         for key in sorted(set(zip(names[chosen].tolist(), precision[chosen].tolist(), strict=True))):
-            mine = chosen & (names == key[0]) & (precision == key[1])
-            parts.append(_error(*about, *key, sizes[mine]))
+            with_key = chosen & (names == key[0]) & (precision == key[1])
+            parts.append(_error(*about, *key, sizes[with_key]))
     return whole + parts
 
 
@@ -129,20 +129,20 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
     lines: list[tuple[str, ...]] = []
     for kind in errors:
         for group, quantity in sorted(set(zip(kind.group.tolist(), kind.quantity.tolist(), strict=True))):
-            some = kind.take((kind.group == group) & (kind.quantity == quantity) & ~np.isnan(kind.by_models))
-            if not len(some):
+            of_group = kind.take((kind.group == group) & (kind.quantity == quantity) & ~np.isnan(kind.by_models))
+            if not len(of_group):
                 continue
-            logs, weight = some.by_models, some.configuration_weights
+            logs, weight = of_group.by_models, of_group.configuration_weights
             size, factors = np.abs(np.expm1(logs)), np.abs(logs)
-            width = np.log(some.high)
+            width = np.log(of_group.high)
             lines.append(
                 (
-                    f"{kind.kind}: {group}", quantity, f"{len(some)}", f"{round(weight.sum())}",
+                    f"{kind.kind}: {group}", quantity, f"{len(of_group)}", f"{round(weight.sum())}",
                     percent(weighted_quantile(size, weight, 0.5)), percent(weighted_quantile(size, weight, 0.9)),
                     _factor(weighted_quantile(factors, weight, 0.5)), _factor(weighted_quantile(factors, weight, 0.9)),
                     f"{100.0 * math.expm1(weighted_quantile(logs, weight, 0.5)):+.1f} %",
-                    *_statistics(logs), *_statistics(some.fitted),
-                    _share(some.covered(logs), weight), _factor(weighted_quantile(width, weight, 0.5)),
+                    *_statistics(logs), *_statistics(of_group.fitted),
+                    _share(of_group.covered(logs), weight), _factor(weighted_quantile(width, weight, 0.5)),
                 )
             )  # fmt: skip
     return _CROSS, lines
@@ -156,8 +156,8 @@ def _statistics(errors: Array) -> tuple[str, str]:
 
 
 def _share(inside: Array, weight: Array) -> str:
-    known = ~np.isnan(inside)
-    return percent(float(inside[known] @ weight[known] / weight[known].sum()), 0) if known.any() else "-"
+    banded = ~np.isnan(inside)
+    return percent(float(inside[banded] @ weight[banded] / weight[banded].sum()), 0) if banded.any() else "-"
 
 
 def _factor(log: float) -> str:
@@ -167,9 +167,9 @@ def _factor(log: float) -> str:
 def kernel_table(errors: Sequence[KernelError]) -> Table:
     """One line per operation, then by accelerator and precision."""
     return _KERNELS, [
-        (one.operation, one.accelerator or "all", one.precision, f"{one.count}", percent(one.median), percent(one.p90),
-         percent(one.bar, 0))
-        for one in errors
+        (error.operation, error.accelerator or "all", error.precision, f"{error.count}", percent(error.median),
+         percent(error.p90), percent(error.bar, 0))
+        for error in errors
     ]  # fmt: skip
 
 
@@ -181,9 +181,11 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
     errors of leave-one-model-out cross-validation.
     """
     left_out = {
-        (one.kind, name): error
-        for one in errors
-        for name, quantity, error in zip(one.row_ids.tolist(), one.quantity.tolist(), one.by_models, strict=True)
+        (compared.kind, name): error
+        for compared in errors
+        for name, quantity, error in zip(
+            compared.row_ids.tolist(), compared.quantity.tolist(), compared.by_models, strict=True
+        )
         if quantity not in (FIRST_TOKEN, MEMORY)
     }
     ends = [f"{end} {name}" for name in RANGES for end in ("least", "most")]
@@ -201,8 +203,8 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
     kind, table, catalog = plans.published.kind, plans.plans, plans.catalog
     if not len(table):
         return []
-    known, results = log_errors(plans)
-    times = {name: error for (name, quantity), error in known.items() if quantity != FIRST_TOKEN}
+    errors, results = log_errors(plans)
+    times = {name: error for (name, quantity), error in errors.items() if quantity != FIRST_TOKEN}
     numbers = ("step_time", "tokens_per_second_per_accelerator", "tpot")
     at = coordinates(table, {name: results.number(name) for name in numbers if name in results})
     models = catalog.rows("models", table.text("model"), table, "model")
@@ -269,9 +271,9 @@ class Page:
         """Half-width of the band of each value, by the rule without its publisher."""
         result = np.full(len(self.readings), math.nan)
         for quantity, name in NAMES.items():
-            own = self.readings.quantity == quantity
-            if own.any():
-                result[own] = widths_left_out(self.readings.take(own), name)
+            of_quantity = self.readings.quantity == quantity
+            if of_quantity.any():
+                result[of_quantity] = widths_left_out(self.readings.take(of_quantity), name)
         return result
 
     def expected(self) -> Table:
@@ -287,7 +289,7 @@ class Page:
     def short(self) -> Table:
         """Six lines of few columns."""
         chosen = [(STEP_TIME, False), (STEP_TIME, True), (TIME_PER_TOKEN, False), (TIME_PER_TOKEN, True)]
-        lines = [self._line(*one) for one in (*chosen, *((name, None) for name in _ALONE))]
+        lines = [self._line(*line) for line in (*chosen, *((name, None) for name in _ALONE))]
         at = [_EXPECTED.index(name) for name in _SHORT]
         return _SHORT, [tuple(line[place] for place in at) for line in lines]
 
@@ -297,16 +299,16 @@ class Page:
         for quantity in (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN):
             for names in (rows.line, rows.software):
                 for name in sorted(set(names[rows.quantity == quantity].tolist())):
-                    own = (rows.quantity == quantity) & (names == name)
-                    if own.sum() >= _FEWEST and len(set(rows.source[own].tolist())) > 2:
-                        lines.append((float(np.median(_sizes(rows.today[own]))), quantity, str(name), own))
+                    mask = (rows.quantity == quantity) & (names == name)
+                    if mask.sum() >= _FEWEST and len(set(rows.source[mask].tolist())) > 2:
+                        lines.append((float(np.median(_sizes(rows.today[mask]))), quantity, str(name), mask))
         lines = sorted(lines, key=lambda line: -line[0])[:_MOST]
         header = ("quantity", "machines or software", "runs", "publishers", "first: median", "bias", "today: median",
                   "bias", "few constants")  # fmt: skip
         return header, [
-            (quantity, name, f"{own.sum()}", f"{len(set(rows.source[own].tolist()))}", _median(rows.first[own]),
-             _bias(rows.first[own]), _median(rows.today[own]), _bias(rows.today[own]), _median(rows.few[own]))
-            for _, quantity, name, own in lines
+            (quantity, name, f"{mask.sum()}", f"{len(set(rows.source[mask].tolist()))}", _median(rows.first[mask]),
+             _bias(rows.first[mask]), _median(rows.today[mask]), _bias(rows.today[mask]), _median(rows.few[mask]))
+            for _, quantity, name, mask in lines
         ]  # fmt: skip
 
     def by_reading(self) -> Table:
@@ -317,9 +319,9 @@ class Page:
         for name in dict.fromkeys(rows.reading.tolist()):
             cells = []
             for quantity in NAMES:
-                own = (rows.quantity == quantity) & (rows.reading == name)
-                shown = [_median(logs[own]) for logs in (rows.first, rows.today, rows.few)]
-                cells.append(f"{', '.join(shown)} ({own.sum()})" if own.any() else "-")
+                of_reading = (rows.quantity == quantity) & (rows.reading == name)
+                shown = [_median(logs[of_reading]) for logs in (rows.first, rows.today, rows.few)]
+                cells.append(f"{', '.join(shown)} ({of_reading.sum()})" if of_reading.any() else "-")
             lines.append((str(name), *cells))
         return header, lines
 
@@ -330,9 +332,9 @@ class Page:
     def own_runs(self) -> Table:
         """Errors of other rows of a source after own runs of it."""
         header, lines = accuracy_table(accuracies(sources_left_out(self.published, self.catalog, self.step)))
-        kept = range(7)
-        shown = [tuple(line[at] for at in kept) for line in lines if line[1] in _SHOWN_RUNS]
-        return tuple(header[at] for at in kept), shown
+        columns = range(7)
+        shown = [tuple(line[at] for at in columns) for line in lines if line[1] in _SHOWN_RUNS]
+        return tuple(header[at] for at in columns), shown
 
     def _mask(self, quantity: str, experts: bool | None) -> np.ndarray:
         rows = self.readings
@@ -350,22 +352,22 @@ class Page:
     def _power(self) -> list[tuple[str, ...]]:
         """Line of measured power; its baseline is one share of the power limit, of the rows that power is fitted on."""
         records = [
-            one
+            record
             for rows in self.published
             if rows.kind == POWER
-            for one in power_records(rows, self.catalog)
-            if one.quantity == "power" and one.covered
+            for record in power_records(rows, self.catalog)
+            if record.quantity == "power" and record.covered
         ]
         chips = self.catalog.tables["accelerators"]
         names = [str(name).casefold() for name in chips.text("accelerator")]
         limit = dict(zip(names, chips.number("thermal_design_power").tolist(), strict=True))
-        share = np.array([one.measured / limit.get(one.accelerator.casefold(), math.nan) for one in records])
-        fitted = np.array([one.group == "fitted" for one in records], dtype=bool)
+        share = np.array([record.measured / limit.get(record.accelerator.casefold(), math.nan) for record in records])
+        fitted = np.array([record.group == "fitted" for record in records], dtype=bool)
         if not (~fitted).any():
             return []
-        logs = np.log([one.predicted / one.measured for one in records])[~fitted]
+        logs = np.log([record.predicted / record.measured for record in records])[~fitted]
         few = np.log(np.nanmedian(share[fitted]) / share)[~fitted]
-        sources = np.array([one.source_id for one in records], dtype=object)[~fitted]
+        sources = np.array([record.source_id for record in records], dtype=object)[~fitted]
         width = np.full(len(logs), declared_constants()["band"]["power"].default)
         return [("power", "all", *_expected(sources, logs, few, logs, width))]
 
@@ -410,7 +412,7 @@ def markdown(name: str, table: Table) -> str:
 def _expected(sources: np.ndarray, first: Array, few: Array, today: Array, width: Array) -> tuple[str, ...]:
     """Cells of :data:`_EXPECTED` from errors of runs as logarithms: first predictions, baseline and today."""
     names = sorted(set(sources.tolist()))
-    medians = [float(np.median(_sizes(first[sources == one]))) for one in names]
+    medians = [float(np.median(_sizes(first[sources == name]))) for name in names]
     return (
         f"{len(first)}", f"{len(names)}", _median(first), _rounded(float(np.median(medians))),
         _rounded(float(np.quantile(_sizes(first), 0.9))), _bias(first),
@@ -424,8 +426,8 @@ def _sizes(logs: Array) -> Array:
 
 
 def _median(logs: Array) -> str:
-    known = logs[~np.isnan(logs)]
-    return _rounded(float(np.median(_sizes(known)))) if len(known) else "-"
+    finite = logs[~np.isnan(logs)]
+    return _rounded(float(np.median(_sizes(finite)))) if len(finite) else "-"
 
 
 def _bias(logs: Array) -> str:

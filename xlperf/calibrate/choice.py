@@ -126,42 +126,42 @@ def choices(alternatives: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
     """Choices in every group of alternatives: training mappings, serving mappings, engines, throughput under a TPOT
     limit.
     """
-    training = [one for one in alternatives["training"] if one.fields["gbs"] and one.fields["seq_len"]]
-    inference = [one for one in alternatives["inference"] if one.load > 0.0]
+    training = [run for run in alternatives["training"] if run.fields["gbs"] and run.fields["seq_len"]]
+    inference = [run for run in alternatives["inference"] if run.load > 0.0]
     chosen = [_fastest(f"mapping: {group[0].fields['group']}", group) for group in _groups(training, _MAPPING)]
     by_engine = (*_LOAD, "")
     chosen += [_fastest("mapping: serving", group) for group in _groups(inference, by_engine)]
     engines = [_best_of_each_engine(group) for group in _groups(inference, _LOAD)]
     chosen += [_fastest("engine: serving", group) for group in engines if len(group) > 1]
     for group in _groups(inference, _QUESTION):
-        limits = np.quantile([one.measured for one in group], LIMIT_QUANTILES)
-        chosen += [one for limit in limits.tolist() for one in _under_limit(group, limit)]
+        limits = np.quantile([run.measured for run in group], LIMIT_QUANTILES)
+        chosen += [choice for limit in limits.tolist() for choice in _under_limit(group, limit)]
     return chosen
 
 
 def _groups(alternatives: Iterable[Alternative], keys: Sequence[str]) -> list[list[Alternative]]:
     """Alternatives grouped by equal fields; a key "" means the engine."""
     groups: dict[tuple[str, ...], list[Alternative]] = {}
-    for one in alternatives:
-        key = tuple(one.fields.get(name, "") if name else one.engine.casefold() for name in keys)
-        groups.setdefault(key, []).append(one)
+    for run in alternatives:
+        key = tuple(run.fields.get(name, "") if name else run.engine.casefold() for name in keys)
+        groups.setdefault(key, []).append(run)
     return [group for group in groups.values() if len(group) >= SMALLEST_GROUP]
 
 
 def _best_of_each_engine(group: Sequence[Alternative]) -> list[Alternative]:
     """The mapping of each engine with the fastest prediction."""
     best: dict[str, Alternative] = {}
-    for one in sorted(group, key=lambda one: one.predicted):
-        best.setdefault(one.engine.casefold(), one)
+    for run in sorted(group, key=lambda run: run.predicted):
+        best.setdefault(run.engine.casefold(), run)
     return list(best.values())
 
 
 def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
     """The fastest predicted run that fits; among runs within its band, the run with the lowest upper end."""
-    fitting = [one for one in group if one.fits] or group
-    predicted_times, high = (np.array([getattr(one, name) for one in fitting]) for name in ("predicted", "high"))
-    chosen, best = fitting[most_robust(predicted_times, high)], min(group, key=lambda one: one.measured)
-    tau = kendall_tau([one.measured for one in group], [one.predicted for one in group])
+    fitting = [run for run in group if run.fits] or group
+    predicted_times, high = (np.array([getattr(run, name) for run in fitting]) for name in ("predicted", "high"))
+    chosen, best = fitting[most_robust(predicted_times, high)], min(group, key=lambda run: run.measured)
+    tau = kendall_tau([run.measured for run in group], [run.predicted for run in group])
     return _choice(kind, group, chosen, best, chosen.measured / best.measured - 1.0, tau)
 
 
@@ -169,23 +169,23 @@ def _choice(
     kind: str, group: Sequence[Alternative], chosen: Alternative, best: Alternative, regret: float, tau: float,
     limit: float = math.nan, broken: bool = False,
 ) -> Choice:  # fmt: skip
-    largest = max(one.size for one in group)
+    largest = max(run.size for run in group)
     size = next(words for bound, words in _SIZES if largest <= bound)
     fields = group[0].fields
-    same = [name for name in fields if len({one.fields[name] for one in group}) == 1 and fields[name]]
+    same = [name for name in fields if len({run.fields[name] for run in group}) == 1 and fields[name]]
     question = ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
     return Choice(kind, size, question, len(group), chosen.row_id, best.row_id, regret, tau, limit, broken)
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
     """Highest throughput under a limit: by the prediction, and by the upper end of the band."""
-    best = max((one for one in group if one.measured <= limit), key=lambda one: one.rate(one.measured))
+    best = max((run for run in group if run.measured <= limit), key=lambda run: run.rate(run.measured))
     results = []
     for kind in ("estimate", "band"):
-        allowed = [one for one in group if (one.predicted if kind == "estimate" else one.high) <= limit]
+        allowed = [run for run in group if (run.predicted if kind == "estimate" else run.high) <= limit]
         if not allowed:
             continue
-        chosen = max(allowed, key=lambda one: one.rate(one.predicted))
+        chosen = max(allowed, key=lambda run: run.rate(run.predicted))
         regret = max(best.rate(best.measured) / chosen.rate(chosen.measured) - 1.0, 0.0)
         broken = chosen.measured > limit * (1.0 + TOLERATED)
         results.append(_choice(f"throughput under TPOT, {kind}", group, chosen, best, regret, math.nan, limit, broken))
@@ -198,9 +198,9 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
     >>> kendall_tau([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.33
     """
-    one, two = np.array(first), np.array(second)
-    upper = np.triu_indices(len(one), 1)
-    signs = [np.sign(values[:, None] - values[None, :])[upper] for values in (one, two)]
+    # order of each pair of entries in both rankings: 1, -1, or 0 for a tie
+    upper = np.triu_indices(len(first), 1)
+    signs = [np.sign(values[:, None] - values[None, :])[upper] for values in map(np.array, (first, second))]
     pairs = math.sqrt(float(np.sum(signs[0] != 0.0)) * float(np.sum(signs[1] != 0.0)))
     return float(np.sum(signs[0] * signs[1])) / pairs if pairs else math.nan
 
@@ -209,22 +209,22 @@ def choice_table(result: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[
     """Header and rows of text by kind and size of choice: right choices, regret, rank correlation, limits broken."""
     header = ("choice", "accelerators", "groups", "within 5 %", "regret median", "regret p90", "tau", "limit broken")
     rows = []
-    for kind in dict.fromkeys(one.kind for one in result):
-        of_kind = [one for one in result if one.kind == kind]
-        sizes = [words for _, words in _SIZES if any(one.size == words for one in of_kind)]
+    for kind in dict.fromkeys(choice.kind for choice in result):
+        of_kind = [choice for choice in result if choice.kind == kind]
+        sizes = [words for _, words in _SIZES if any(choice.size == words for choice in of_kind)]
         for size in ["all", *sizes] if len(sizes) > 1 else ["all"]:
-            rows.append(_line(kind, size, [one for one in of_kind if size in ("all", one.size)]))
+            rows.append(_line(kind, size, [choice for choice in of_kind if size in ("all", choice.size)]))
     return header, rows
 
 
 def _line(kind: str, size: str, result: Sequence[Choice]) -> tuple[str, ...]:
-    kept = np.array([one.regret for one in result if not one.broken])
-    taus = np.array([one.tau for one in result if not math.isnan(one.tau)])
-    limited = [one for one in result if not math.isnan(one.limit)]
-    right = np.mean([one.regret <= NEAR and not one.broken for one in result])
-    shown = [percent(float(np.quantile(kept, share))) if len(kept) else "-" for share in (0.5, 0.9)]
+    regrets = np.array([choice.regret for choice in result if not choice.broken])
+    taus = np.array([choice.tau for choice in result if not math.isnan(choice.tau)])
+    limited = [choice for choice in result if not math.isnan(choice.limit)]
+    right = np.mean([choice.regret <= NEAR and not choice.broken for choice in result])
+    shown = [percent(float(np.quantile(regrets, share))) if len(regrets) else "-" for share in (0.5, 0.9)]
     tau = f"{np.median(taus):.2f}" if len(taus) else "-"
-    broken = percent(float(np.mean([one.broken for one in limited])), 0) if limited else "-"
+    broken = percent(float(np.mean([choice.broken for choice in limited])), 0) if limited else "-"
     return (kind, size, f"{len(result)}", percent(float(right), 0), *shown, tau, broken)
 
 
@@ -232,11 +232,11 @@ def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
     """A line for each choice, for a CSV file; the first is the header."""
     words = "choice accelerators question alternatives chosen best regret tau limit broken"
     lines: list[tuple[str, ...]] = [tuple(words.split())]
-    for one in result:
-        numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (one.regret, one.tau, one.limit)]
+    for choice in result:
+        numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (choice.regret, choice.tau, choice.limit)]
         lines.append(
-            (one.kind, one.size, one.question, f"{one.alternatives}", one.chosen, one.best, *numbers,
-             "yes" if one.broken else "no")
+            (choice.kind, choice.size, choice.question, f"{choice.alternatives}", choice.chosen, choice.best, *numbers,
+             "yes" if choice.broken else "no")
         )  # fmt: skip
     return lines
 
@@ -257,25 +257,22 @@ _LAYERS = {"dense models": False, "models with experts": True}
 
 @dataclass(frozen=True)
 class Run:
-    """A published run: the settings that both runs of a pair share, and its measured and predicted times by metric [s];
-    ``new`` marks a run that is in no fit; ``release`` is the printed name of the engine with its release, ``mixture``
-    whether the model has experts.
-    """
+    """A published run, to be compared with another one."""
 
     row_id: str
     source: str
     engine: str
-    separate: bool
-    same: tuple[str, ...]
-    mapping: tuple[str, ...]
+    separate: bool  # whether prefill and decode have pools of their own
+    same: tuple[str, ...]  # settings that both runs of a pair share: work, accelerator, precision
+    mapping: tuple[str, ...]  # printed parallel degrees
     accelerators: float
-    load: float
+    load: float  # requests in flight [-]
     prompt: float
     output: float
-    times: dict[str, tuple[float, float]]
-    new: bool
-    release: str = ""
-    mixture: bool = False
+    times: dict[str, tuple[float, float]]  # measured and predicted time by metric [s]
+    new: bool  # whether no fit has read it
+    release: str = ""  # printed name of the engine with its release
+    mixture: bool = False  # whether the model has experts
 
     @property
     def publisher(self) -> str:
@@ -336,7 +333,7 @@ def runs_of(
         for record in compare(plans, predicted(plans, progress)):
             if record.covered:
                 values.setdefault(place[record.row_id], {})[record.metric] = _as_times(record)[:2]
-        results += [_run_of(rows, row, work[row], row in mixtures, own) for row, own in values.items()]
+        results += [_run_of(rows, row, work[row], row in mixtures, times) for row, times in values.items()]
     return results
 
 
@@ -378,7 +375,7 @@ def _times(
         times[RATE] = factor("ms") * (np.array(first) + (output - 1.0) * np.array(token)) / output
     if token is not None:
         times[TOKEN] = factor("ms") * np.array(token)
-    return {name: (float(both[0]), float(both[1])) for name, both in times.items()}
+    return {name: (float(pair[0]), float(pair[1])) for name, pair in times.items()}
 
 
 def repeated(runs: Sequence[Run]) -> list[list[Run]]:
@@ -396,11 +393,11 @@ def repeats_of(runs: Sequence[Run]) -> list[Pair]:
     publisher printed in several tables.
     """
     pairs = [
-        Pair(one, other, REPEATS, _ratios(one, other))
+        Pair(run, other, REPEATS, _ratios(run, other))
         for group in repeated(runs)
-        for one, other in combinations(group, 2)
+        for run, other in combinations(group, 2)
     ]
-    return [one for one in pairs if any(abs(math.log(ratio[0])) > _COPY for ratio in one.ratios.values())]
+    return [pair for pair in pairs if any(abs(math.log(ratio[0])) > _COPY for ratio in pair.ratios.values())]
 
 
 def _mean(group: Sequence[Run]) -> Run:
@@ -417,7 +414,7 @@ def _mean(group: Sequence[Run]) -> Run:
 def _ratios(first: Run, second: Run) -> dict[str, tuple[float, float]]:
     """Time of the first run over the second, measured and predicted, in the metrics of both."""
     both = {name: (first.times[name], second.times[name]) for name in first.times if name in second.times}
-    return {name: (one[0] / other[0], one[1] / other[1]) for name, (one, other) in both.items()}
+    return {name: (time[0] / other[0], time[1] / other[1]) for name, (time, other) in both.items()}
 
 
 def pairs_of(runs: Sequence[Run]) -> list[Pair]:
@@ -451,9 +448,9 @@ def _kind(first: Run, second: Run) -> str:
     return ENGINES if first.separate or first.mapping == second.mapping else ""
 
 
-def _near(one: float, other: float, within: float) -> bool:
+def _near(first: float, second: float, within: float) -> bool:
     """Whether two positive numbers differ by no more than a share; False for NaN."""
-    return max(one, other) <= (1.0 + within) * min(one, other)
+    return max(first, second) <= (1.0 + within) * min(first, second)
 
 
 def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -463,23 +460,25 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
     for kind in (ENGINES, POOLS, REPEATS):
-        own = [one for one in pairs if one.kind == kind]
-        publishers = sorted({one.first.publisher for one in own})
+        of_kind = [pair for pair in pairs if pair.kind == kind]
+        publishers = sorted({pair.first.publisher for pair in of_kind})
         for name in (RATE, TOKEN):
-            lines = [(publisher, [one for one in own if one.first.publisher == publisher]) for publisher in publishers]
+            lines = [
+                (publisher, [pair for pair in of_kind if pair.first.publisher == publisher]) for publisher in publishers
+            ]
             scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in lines]
-            rows.append((kind, _EVERY, name, *Score.of(own, name).words()))
+            rows.append((kind, _EVERY, name, *Score.of(of_kind, name).words()))
             if len(publishers) > 1:
                 rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))
-            new = Score.of([one for one in own if one.new], name)
+            new = Score.of([pair for pair in of_kind if pair.new], name)
             rows += [(kind, _NEW, name, *new.words())] if new.count else []
             for words, mixture in _LAYERS.items() if kind == ENGINES else ():
-                score = Score.of([one for one in own if one.first.mixture == mixture], name)
+                score = Score.of([pair for pair in of_kind if pair.first.mixture == mixture], name)
                 rows.append((kind, words, name, *score.words()))
             rows += [(kind, publisher, name, *score.words()) for publisher, score in scores if score.count]
-            for both in sorted({one.engines for one in own} if kind == ENGINES else ()):
-                score = Score.of([one for one in own if one.engines == both], name)
-                rows += [(" or ".join(both), _EVERY, name, *score.words())] if score.count >= _FEWEST else []
+            for engines in sorted({pair.engines for pair in of_kind} if kind == ENGINES else ()):
+                score = Score.of([pair for pair in of_kind if pair.engines == engines], name)
+                rows += [(" or ".join(engines), _EVERY, name, *score.words())] if score.count >= _FEWEST else []
     return header, [row for row in rows if row[3] != "0"]
 
 
@@ -498,7 +497,7 @@ class Score:
     @classmethod
     def of(cls, pairs: Sequence[Pair], name: str) -> Score:
         """Score of pairs in a metric, :data:`RATE` or :data:`TOKEN`; pairs without it are skipped."""
-        logs = np.log(np.array([one.ratios[name] for one in pairs if name in one.ratios]).reshape(-1, 2))
+        logs = np.log(np.array([pair.ratios[name] for pair in pairs if name in pair.ratios]).reshape(-1, 2))
         if not len(logs):
             return cls(0, math.nan, math.nan, 0, math.nan)
         errors = np.exp(np.abs(logs[:, 1] - logs[:, 0])) - 1.0
@@ -514,12 +513,12 @@ class Score:
 
 def alike(scores: Sequence[Score]) -> Score:
     """Score over publishers with equal weights: medians of the errors, and the mean of the shares."""
-    own = [score for score in scores if score.count]
-    shares = [score.named for score in own if not math.isnan(score.named)]
+    with_pairs = [score for score in scores if score.count]
+    shares = [score.named for score in with_pairs if not math.isnan(score.named)]
     return Score(
-        len(own),
-        float(np.median([score.median for score in own])),
-        float(np.median([score.p90 for score in own])),
+        len(with_pairs),
+        float(np.median([score.median for score in with_pairs])),
+        float(np.median([score.p90 for score in with_pairs])),
         len(shares),
         float(np.mean(shares)) if shares else math.nan,
     )
@@ -531,11 +530,11 @@ def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
         ("publisher", "differ in", "first", "second", "first row", "second row", "number", "measured ratio",
          "predicted ratio")
     ]  # fmt: skip
-    for one in pairs:
-        for name, (measured, estimate) in one.ratios.items():
-            names = [f"{run.engine}{' separate pools' * run.separate}" for run in (one.first, one.second)]
+    for pair in pairs:
+        for name, (measured, estimate) in pair.ratios.items():
+            names = [f"{run.engine}{' separate pools' * run.separate}" for run in (pair.first, pair.second)]
             lines.append(
-                (one.first.publisher, one.kind, *names, one.first.row_id, one.second.row_id, name,
+                (pair.first.publisher, pair.kind, *names, pair.first.row_id, pair.second.row_id, name,
                  f"{measured:.4g}", f"{estimate:.4g}")
             )  # fmt: skip
     return lines

@@ -165,7 +165,8 @@ def without_equal_levels(table: Table, catalog: Catalog) -> Table:
     """
     columns = [[str(word).casefold() for word in table.text(name, ANY).tolist()] for name in _KEYS]
     keys: list[Key] = list(zip(*columns, strict=True))
-    kept, chips = set(range(len(keys))), {str(one).casefold() for one in catalog.tables["accelerators"]["generation"]}
+    kept = set(range(len(keys)))
+    chips = {str(generation).casefold() for generation in catalog.tables["accelerators"]["generation"]}
     number = len(kept) + 1
     while len(kept) < number:  # what a row hides from another may be gone the second time
         number = len(kept)
@@ -192,9 +193,9 @@ def _marks(keys: Sequence[Key], gone: Collection[int], kept: Collection[int]) ->
         family, _, generation, _, software = keys[row]
         others = [keys[other] for other in kept if other not in gone and keys[other][0] == family]
         names = {generation, generation_line(generation)}
-        if family not in parent_families() and generation != ANY and names.isdisjoint({one[2] for one in others}):
+        if family not in parent_families() and generation != ANY and names.isdisjoint({other[2] for other in others}):
             return True
-        if family in SOFTWARE_FAMILIES and software != ANY and all(one[4] != software for one in others):
+        if family in SOFTWARE_FAMILIES and software != ANY and all(other[4] != software for other in others):
             return True
     return False
 
@@ -203,14 +204,16 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
     """Whether a look-up changes without the rows: in their family, and in those that it is the parent of."""
     family = keys[min(gone)][0]
     children = [child for child, (parent, _) in parent_families().items() if parent == family]
-    for each in (family, *children):
-        near = {each, parent_families().get(each, ("", {}))[0]}
+    for of_family in (family, *children):
+        near = {of_family, parent_families().get(of_family, ("", {}))[0]}
         rows = [row for row in sorted(kept) if keys[row][0] in near]
-        names = list(declared_constants()[each]) if each in parent_families() else [keys[min(gone)][1]]
-        names = [name for name in names if name in declared_constants()[each]]
-        contexts = sorted({key for row in gone for key in _contexts(each, keys[row], [keys[at] for at in rows], chips)})
+        names = list(declared_constants()[of_family]) if of_family in parent_families() else [keys[min(gone)][1]]
+        names = [name for name in names if name in declared_constants()[of_family]]
+        contexts = sorted(
+            {key for row in gone for key in _contexts(of_family, keys[row], [keys[at] for at in rows], chips)}
+        )
         before, after = (
-            Calibration(table.take(some)).values_of(each, names, contexts)
+            Calibration(table.take(some)).values_of(of_family, names, contexts)
             for some in (rows, [row for row in rows if row not in gone])
         )
         if (np.abs(after - before) > TOLERANCE * np.abs(before)).any():
@@ -221,10 +224,10 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
 def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Keys of look-ups in a family that a row may answer."""
     generation = key[2]
-    machines = {one for one in chips if generation in (ANY, one, generation_line(one))} | {generation}
-    formats = _WIDE.get(family) or {one[3] for one in known} | {"bf16", "fp8", "fp8_block", "fp4", "mxfp8"}
-    own = {one[4] for one in known if one[0] == family}
-    stacks = own | {row["software"] for row in resources.stack_rows("kernels")} | {_UNKNOWN}
+    machines = {chip for chip in chips if generation in (ANY, chip, generation_line(chip))} | {generation}
+    formats = _WIDE.get(family) or {entry[3] for entry in known} | {"bf16", "fp8", "fp8_block", "fp4", "mxfp8"}
+    software = {entry[4] for entry in known if entry[0] == family}
+    stacks = software | {row["software"] for row in resources.stack_rows("kernels")} | {_UNKNOWN}
     named = machines | ({_UNKNOWN} if generation == ANY else set())
     return product(named, formats, stacks)
 
@@ -311,27 +314,26 @@ def left_out_together(
     return entries, _left_out(plans, entries, responses, rows, names(plans, entries), _nothing)
 
 
-def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
-    """Catalog with the software constants refitted to published rows as in the original fit. A constant that fewer than
-    eight rows inform keeps its value, or is dropped if it belongs to the software ``unknown``.
+def refitted(published: Published, catalog: Catalog) -> Catalog:
+    """Catalog with the software constants refitted to published rows as in the original fit, without constants of a
+    software that fewer than eight rows inform.
     """
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans)
     if not len(entries):
         return catalog
     every, table = np.full(len(entries), True), catalog.tables["calibration"]
-    held: set[tuple[str, ...]] = set()
-    if unknown:
-        parameters, places = as_parameters(table, entries.kind)
-        reference = without_reference(entries.kind, parameters, entries)
-        held = {parameters[at].key for at in reference}
-        table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
+    # multiplicative constants of which no row has the reference are held at their defaults
+    parameters, places = as_parameters(table, entries.kind)
+    reference = without_reference(entries.kind, parameters, entries)
+    fixed = {parameters[at].key for at in reference}
+    table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
     for _ in range(TURNS):
         tried = replace(plans, catalog=plans.catalog.with_tables([table]))
         entries = errors_of(tried)
-        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=held)
+        values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=fixed)
         table = changed(table, values)
-        table = table.take(np.setdiff1d(np.arange(len(table)), gone if unknown else []))
+        table = table.take(np.setdiff1d(np.arange(len(table)), gone))
     return catalog.with_tables([table])
 
 
@@ -353,12 +355,14 @@ def _left_out(
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
     for name in sorted(set(groups.tolist())):
         say("folds")
-        own = groups == name
-        values, gone = _refitted(entries, responses, rows, fitted & ~own, own)
-        kept = np.setdiff1d(np.arange(len(table)), gone)
-        some, errors = taken(plans, entries, own)
-        catalog = some.catalog.with_tables([changed(table, values).take(kept)])
-        result[own] = aligned(log_errors(replace(some, catalog=catalog), set(entries.quantity.tolist()))[0], errors)
+        of_group = groups == name
+        values, gone = _refitted(entries, responses, rows, fitted & ~of_group, of_group)
+        remaining = np.setdiff1d(np.arange(len(table)), gone)
+        subset, errors = taken(plans, entries, of_group)
+        catalog = subset.catalog.with_tables([changed(table, values).take(remaining)])
+        result[of_group] = aligned(
+            log_errors(replace(subset, catalog=catalog), set(entries.quantity.tolist()))[0], errors
+        )
     return result
 
 
@@ -380,13 +384,19 @@ def _refitted(
         spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(one, fixed=is_few or not used or one.key in held, start=min(max(one.first, one.low), one.high))
-        for one, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+        replace(
+            trial, fixed=is_few or not used or trial.key in held, start=min(max(trial.first, trial.low), trial.high)
+        )
+        for trial, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows))
     values = solve(problem, parameters, spreads=spreads).values
-    gone = [row for one, row, is_few in zip(parameters, places, few, strict=True) if is_few and one.software != ANY]
+    gone = [
+        row
+        for parameter, row, is_few in zip(parameters, places, few, strict=True)
+        if is_few and parameter.software != ANY
+    ]
     return dict(zip(places, values.tolist(), strict=True)), gone
 
 
@@ -395,9 +405,9 @@ def _refitted(
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
     """Rows of an accelerator, a generation, a software or a source; case does not matter."""
-    own = accelerators_of(name, catalog)
-    if own:
-        return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
+    accelerators = accelerators_of(name, catalog)
+    if accelerators:
+        return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in accelerators])
     used = software_of(published, catalog)
     if name.casefold() in used:
         return published.take([row for row, software in enumerate(used) if software == name.casefold()])
@@ -410,23 +420,23 @@ def left_out(catalog: Catalog, name: str) -> Catalog:
     refitted. Raises InputError for an unknown name.
     """
     measured, wanted = read_measured(), name.casefold()
-    kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
-    gone = own or _machines_of(measured, catalog, name)
+    rest, accelerators = measured.without(name, catalog), accelerators_of(name, catalog)
+    gone = accelerators or _machines_of(measured, catalog, name)
     if gone and gone <= accelerators_by_line(catalog):
-        shared, constants = machine_constants(kept, catalog, "")
+        shared, constants = machine_constants(rest, catalog, "")
         return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
     base = table.take(kernels)
-    if own:
-        base = calibration_table([*fit_kernels(kept.kernels, catalog, ""), *lost_ratios(kept, catalog)])
+    if accelerators:
+        base = calibration_table([*fit_kernels(rest.kernels, catalog, ""), *lost_ratios(rest, catalog)])
     others = [row for row in range(len(table)) if row not in set(kernels)]
-    remaining = [row for row in others if not _is_of(table, row, wanted, not own)]
-    known = catalog.with_tables([joined_tables(base, table.take(remaining))])
-    for before, rows in ((measured.training, kept.training), (measured.inference, kept.inference)):
-        if own or len(rows) < len(before):
-            known = refitted(rows, known, unknown=True)
-    return of_what_was_not_measured(known, kept.training)
+    remaining = [row for row in others if not _is_of(table, row, wanted, not accelerators)]
+    refit = catalog.with_tables([joined_tables(base, table.take(remaining))])
+    for before, rows in ((measured.training, rest.training), (measured.inference, rest.inference)):
+        if accelerators or len(rows) < len(before):
+            refit = refitted(rows, refit)
+    return of_what_was_not_measured(refit, rest.training)
 
 
 def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
@@ -463,9 +473,9 @@ def _is_of(table: Table, row: int, name: str, software: bool) -> bool:
 
 def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     """Catalog with fallback constants for unmeasured machines, software and precisions."""
-    known = training_constants(catalog.tables["calibration"], "")
-    result = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
-    result += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
+    constants = training_constants(catalog.tables["calibration"])
+    result = kernels_of_other_generations(constants) + slowdowns_of_other_generations(constants)
+    result += of_other_precisions(training_constants(catalog.tables["calibration"], "inference"))
     with_kernels = and_constants(catalog, result)
-    known = [one for one in known if one.software != ANY]
-    return and_constants(with_kernels, of_other_software(published, with_kernels, known))
+    constants = [row for row in constants if row.software != ANY]
+    return and_constants(with_kernels, of_other_software(published, with_kernels, constants))

@@ -101,15 +101,20 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _early_conversion(constants)
-    constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
+    constants += best_products(
+        rows, catalog, {constant.generation for constant in constants if constant.family == "gemm"}, date
+    )
     constants += _fall_backs(constants)
     constants += shared + library_tiles(date)
     if "attention" in result.families:
         attention = result.families["attention"]
-        own = shared_attention(attention, fitted_weights(attention), catalog, date)
-        constants += own + _shared_backward(own, _backward_ratio(fits))
+        of_attention = shared_attention(attention, fitted_weights(attention), catalog, date)
+        constants += of_attention + _shared_backward(of_attention, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
-    return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
+    return sorted(
+        constants,
+        key=lambda constant: (order[constant.family], constant.generation, constant.precision, constant.software),
+    )
 
 
 def fitted_groups(
@@ -166,8 +171,8 @@ def _choice(
     family, generation, precision, software = key
     base = declared_values(family)
     for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
-        mine = [one for one in shared if (one.family, one.precision, one.software) == (family, wider, ANY)]
-        base |= {one.constant: one.value for one in mine}
+        same_kernel = [row for row in shared if (row.family, row.precision, row.software) == (family, wider, ANY)]
+        base |= {row.constant: row.value for row in same_kernel}
     if precision == FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
@@ -194,13 +199,11 @@ def _choice(
             return ("compute_efficiency", "tile_time"), base
         if software != ANY:
             return ("compute_efficiency", "memory_efficiency", "serial_share", "launch_time"), base
-        told = (len(np.unique(rows.arguments["head_size"])) > 1, len(powers) > 1)
-        if told[0]:
+        # heads of several widths tell softmax from products, several power limits the energy
+        if len(np.unique(rows.arguments["head_size"])) > 1:
             return (*_FLASH, "softmax_flop", "serial_share"), base
-        return (*_FLASH, *(("energy_per_flop",) if told[1] else ())), base
-    if family == "attention_decode":
-        return ("memory_efficiency", "launch_time"), base
-    if family == "vector":
+        return (*_FLASH, *(("energy_per_flop",) if len(powers) > 1 else ())), base
+    if family in ("attention_decode", "vector"):
         return ("memory_efficiency", "launch_time"), base
     if family == "all_to_all":
         return (*_INNER, "middle_share"), base
@@ -281,11 +284,11 @@ def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> 
     """Fit the backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
     family, generation, precision, software = key
     base = declared_values(family)
-    own = fits.get(("attention", generation, precision, software))
-    if own is not None:
-        shared = fits.get(("attention", generation, precision, ANY), own).constants
+    forward = fits.get(("attention", generation, precision, software))
+    if forward is not None:
+        shared = fits.get(("attention", generation, precision, ANY), forward).constants
         base |= {name: shared[name] for name in ("imbalance", "memory_efficiency", "serial_share", "softmax_flop")}
-        return [_fit(key, rows, _BOTH, base, _columns(own.constants))]
+        return [_fit(key, rows, _BOTH, base, _columns(forward.constants))]
     shared = declared_values("attention")
     measured = next((fit for other, fit in fits.items() if other[0] == "attention" and other[3] == FLASH_2), None)
     shared |= measured.constants if measured else {}
@@ -362,43 +365,43 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
         ]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
-        return [one for one in results if one.constant != "launch_time"]
+        return [constant for constant in results if constant.constant != "launch_time"]
     return results
 
 
 def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """FP8 conversion by a release that moved twice the bytes, on generations without measurements of it."""
-    by_name = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
+    by_name = {row.calibration: row for row in constants if (row.family, row.constant) == ("gemm", "input_traffic")}
     return [
-        one.assumed("twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * one.value)
-        for one in by_name.values()
-        if (one.precision, one.software) == ("fp8", ANY)
-        and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
+        row.assumed("twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * row.value)
+        for row in by_name.values()
+        if (row.precision, row.software) == ("fp8", ANY)
+        and row.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
     ]
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
     """Backward pass of unmeasured generations: the shared forward efficiency times the measured ratio."""
-    usual = {one.constant: one.value for one in forward if one.software == ANY}
+    usual = {row.constant: row.value for row in forward if row.software == ANY}
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
     values = backward_constants(usual, ratio)
     return [
-        one.assumed(note, family="attention_backward", value=rounded(values[one.constant]))
-        for one in forward
-        if one.software == ANY
+        row.assumed(note, family="attention_backward", value=rounded(values[row.constant]))
+        for row in forward
+        if row.software == ANY
     ]
 
 
 def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Fallback constants of unmeasured generations: all constants of one measured generation."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
-    for one in constants:
-        if one.software == ANY and one.generation in _REFERENCES and one.family not in ("gemm", *_FLASH_FAMILIES):
-            precision = ANY if one.precision in ("bf16", ANY) else one.precision
-            groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
+    for row in constants:
+        if row.software == ANY and row.generation in _REFERENCES and row.family not in ("gemm", *_FLASH_FAMILIES):
+            precision = ANY if row.precision in ("bf16", ANY) else row.precision
+            groups.setdefault((row.family, precision), {}).setdefault(row.generation, []).append(row)
     results = []
-    for (_, precision), known in groups.items():
-        reference = next(generation for generation in _REFERENCES if generation in known)
+    for (_, precision), of_precision in groups.items():
+        reference = next(generation for generation in _REFERENCES if generation in of_precision)
         note = f"as {reference}, for generations without measurements of their own"
-        results += [one.unmeasured(note, generation=ANY, precision=precision) for one in known[reference]]
+        results += [row.unmeasured(note, generation=ANY, precision=precision) for row in of_precision[reference]]
     return results

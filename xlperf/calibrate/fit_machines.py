@@ -85,14 +85,14 @@ def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
         if row.family == "serving_experts" and (row.generation, row.software) == (ANY, ANY):
             groups.setdefault(row.constant, []).append(row)
     results = []
-    for some in groups.values():
-        own = [row for row in some if row.precision in _QUANTISED]
-        if len(own) < 2 or any(row.precision == ANY for row in some):
+    for of_constant in groups.values():
+        quantised = [row for row in of_constant if row.precision in _QUANTISED]
+        if len(quantised) < 2 or any(row.precision == ANY for row in of_constant):
             continue
-        value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
-        missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
+        value = rounded(math.exp(added(math.log(row.value) for row in quantised) / len(quantised)))
+        missing = [name for name in _QUANTISED if name not in {row.precision for row in quantised}]
         results += [
-            own[0].unmeasured("mean of the other precisions below 16 bits", precision=name, value=value)
+            quantised[0].unmeasured("mean of the other precisions below 16 bits", precision=name, value=value)
             for name in missing
         ]
     return results
@@ -108,9 +108,9 @@ def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedC
         replace(
             some[0],
             generation=ANY,
-            value=rounded(added(one.value for one in some) / len(some)),
-            fit_set=" ".join(one.fit_set for one in some if one.fit_set),
-            num_rows=sum(one.num_rows for one in some),
+            value=rounded(added(constant.value for constant in some) / len(some)),
+            fit_set=" ".join(constant.fit_set for constant in some if constant.fit_set),
+            num_rows=sum(constant.num_rows for constant in some),
             notes="mean of the generations that were fitted",
         )
         for some in groups.values()
@@ -121,15 +121,15 @@ def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[Fitte
     """Slowdown of software on generations without rows of it: the geometric mean of its slowdown on other generations
     and the median over all software, since both vary about as much.
     """
-    own: dict[str, dict[str, FittedConstant]] = {}
+    by_software: dict[str, dict[str, FittedConstant]] = {}
     for row in rows:
         if (row.family, row.constant) == SLOWDOWN and not _apart(row.software):
-            own.setdefault(row.software, {})[row.generation] = row
+            by_software.setdefault(row.software, {})[row.generation] = row
     logs = {
         name: math.log(some[ANY].value)
         if ANY in some
-        else added(math.log(one.value) for one in some.values()) / len(some)
-        for name, some in own.items()
+        else added(math.log(constant.value) for constant in some.values()) / len(some)
+        for name, some in by_software.items()
     }
     middle = float(np.median(list(logs.values()))) if logs else 0.0
     return [
@@ -137,36 +137,36 @@ def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[Fitte
             next(iter(some.values())),
             generation=ANY,
             value=rounded(math.exp(0.5 * (logs[name] + middle))),
-            fit_set=" ".join(one.fit_set for one in some.values() if one.fit_set),
-            num_rows=sum(one.num_rows for one in some.values()),
+            fit_set=" ".join(constant.fit_set for constant in some.values() if constant.fit_set),
+            num_rows=sum(constant.num_rows for constant in some.values()),
             notes="half way between other generations and the median of software",
         )
-        for name, some in own.items()
+        for name, some in by_software.items()
         if ANY not in some
     ]
 
 
 def _apart(software: str) -> bool:
-    return software == ANY or any(fnmatchcase(software, one) for one in _APART)
+    return software == ANY or any(fnmatchcase(software, pattern) for pattern in _APART)
 
 
 def of_other_software(published: Published, catalog: Catalog, rows: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Kernel slowdown of unmeasured software: at this value the mean over measured stacks, each predicted with the
     constants of all software, of their median log errors is zero. Empty if a slowdown of all software was fitted.
     """
-    known = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
-    stacks = {row.software for row in known if not _apart(row.software)}
-    if not stacks or any(row.software == ANY for row in known):
+    slowdowns = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
+    stacks = {row.software for row in slowdowns if not _apart(row.software)}
+    if not stacks or any(row.software == ANY for row in slowdowns):
         return []
 
     def needed(slowdown: float) -> FittedConstant:
-        return known[0].unmeasured(_NEEDED, generation=ANY, software=ANY, value=slowdown)
+        return slowdowns[0].unmeasured(_NEEDED, generation=ANY, software=ANY, value=slowdown)
 
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans, (STEP_TIME,))
     alike = [same_kernels(name) in stacks for name in entries.software.tolist()]
-    own = np.array(alike, dtype=bool) & may_be_fitted(plans, entries)
-    plans, entries = taken(plans, entries, own)
+    chosen = np.array(alike, dtype=bool) & may_be_fitted(plans, entries)
+    plans, entries = taken(plans, entries, chosen)
     means = []
     for slowdown in _TRIED:
         result = needed(slowdown)
@@ -191,9 +191,9 @@ def _medians(software: np.ndarray, family: np.ndarray, errors: Array) -> list[fl
     """Median error of each software; a model on an accelerator counts once."""
     results = []
     for name in sorted(set(software.tolist())):
-        own = software == name
-        _, at, count = np.unique(family[own].astype(str), return_inverse=True, return_counts=True)
-        results.append(weighted_quantile(errors[own], 1.0 / count[at], 0.5))
+        of_software = software == name
+        _, at, count = np.unique(family[of_software].astype(str), return_inverse=True, return_counts=True)
+        results.append(weighted_quantile(errors[of_software], 1.0 / count[at], 0.5))
     return results
 
 
@@ -231,10 +231,10 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     they are pooled towards.
     """
     sheets: list[_Rows] = []
-    for one in published:
-        if len(of_machines := rows_of_machines(one)):
+    for published_rows in published:
+        if len(of_machines := rows_of_machines(published_rows)):
             plans = plans_of(of_machines, catalog)
-            sheets.append(_Rows(plans, errors_of(plans), one.text["row_id"]))
+            sheets.append(_Rows(plans, errors_of(plans), published_rows.text["row_id"]))
     results: list[FittedConstant] = []
     for line in sorted(set(machine_lines(catalog).values())):
         masks = [vendor_lines(each.entries, catalog) == line for each in sheets]
@@ -247,19 +247,19 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
         if parameters:
             results += _sheet_rows(rows, parameters, solve(_problem(rows, parameters), parameters), date)
     # Stacks that no row of a line has take the constants of its fitted stack.
-    copies = [one.unmeasured(f"as {one.software}", software=ANY) for one in results if one.software != ANY]
+    copies = [row.unmeasured(f"as {row.software}", software=ANY) for row in results if row.software != ANY]
     return [*results, *_of_other_lines(results, catalog, date), *copies]
 
 
 def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
     """Parameters of a line and of its generations with enough rows, starting from the current values."""
     results: list[Parameter] = []
-    kinds = {one.entries.kind for one in rows}
+    kinds = {sheet.entries.kind for sheet in rows}
     for row in resources.rows("calibrate/machine_software.csv"):
         if line not in row["lines"].split() or not kinds & set(row["kinds"].split()):
             continue
         stack = _stack(rows, row["family"], row["constant"], catalog)
-        now = _today(row, line, stack, catalog)
+        now = _current_value(row, line, stack, catalog)
         general = Parameter(
             row["family"],
             row["constant"],
@@ -279,18 +279,18 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
     return results
 
 
-def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
+def _current_value(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
     """Current value for a vendor line, or the geometric mean over its generations."""
     table, names = catalog.calibration.table, (row["family"], row["constant"])
-    own = [
+    candidates = [
         at
         for at, of in enumerate(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
         if of == names
     ]
-    kinds = table.text("generation", ANY)[own]
-    if row["start"] == "mean" and len(own) and (kinds != ANY).all():
+    kinds = table.text("generation", ANY)[candidates]
+    if row["start"] == "mean" and len(candidates) and (kinds != ANY).all():
         unit = factor(declared_constants()[row["family"]][row["constant"]].unit)
-        return math.exp(float(np.mean(np.log(table.number("value")[own] * unit))))
+        return math.exp(float(np.mean(np.log(table.number("value")[candidates] * unit))))
     key = [np.array([part], dtype=object) for part in (line, row["precision"], stack)]
     return float(catalog.calibration.constants(row["family"], *key)[0][row["constant"]][0, 0])
 
@@ -298,12 +298,12 @@ def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> f
 def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) -> str:
     """The single software measured on a line, if it has separate constants; otherwise any."""
     kind = "training" if family.startswith("training") else "inference"
-    names = {name for one in rows if one.entries.kind == kind for name in one.entries.software.tolist()}
+    names = {name for sheet in rows if sheet.entries.kind == kind for name in sheet.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
         return ANY
-    own = catalog.calibration.table
+    table = catalog.calibration.table
     keys = zip(
-        *(own.text(name, ANY).tolist() for name in ("family", "constant", "generation", "software")), strict=True
+        *(table.text(name, ANY).tolist() for name in ("family", "constant", "generation", "software")), strict=True
     )
     (name,) = names
     return name if (family, constant, ANY, name) in set(keys) else ANY
@@ -311,13 +311,13 @@ def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) 
 
 def _generations(rows: Sequence[_Rows]) -> list[str]:
     """Generations of a line with enough published rows, if the line has several."""
-    count = Counter(kind for one in rows for kind in one.entries.generation.tolist())
+    count = Counter(kind for sheet in rows for kind in sheet.entries.generation.tolist())
     return sorted(kind for kind, number in count.items() if FEWEST_ROWS <= number < count.total())
 
 
 def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
     """Training and inference rows as one least-squares problem."""
-    problems = [published_problem(one.plans, one.entries, parameters) for one in rows]
+    problems = [published_problem(sheet.plans, sheet.entries, parameters) for sheet in rows]
 
     def residuals(trials: Array) -> Array:
         return np.concatenate([problem.residuals(trials) for problem in problems], axis=1)
@@ -332,31 +332,33 @@ def _users(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> np.ndarray
     """
     kinds = {"training": ("serving",), "inference": ("training",)}
     results = []
-    for one in rows:
-        others = [parameter.family.startswith(kinds[one.entries.kind]) for parameter in parameters]
-        results.append(users_of(one.plans, one.entries, parameters) & ~np.array(others)[:, None])
+    for sheet in rows:
+        others = [parameter.family.startswith(kinds[sheet.entries.kind]) for parameter in parameters]
+        results.append(users_of(sheet.plans, sheet.entries, parameters) & ~np.array(others)[:, None])
     return np.concatenate(results, axis=1)
 
 
 def _sheet_rows(
     rows: Sequence[_Rows], parameters: Sequence[Parameter], solution: Solution, date: str
 ) -> list[FittedConstant]:
-    names = [name for one in rows for name in one.entries.row_ids.tolist()]
+    names = [name for sheet in rows for name in sheet.entries.row_ids.tolist()]
     users = _users(rows, parameters)
     results = []
-    for at, one in enumerate(parameters):
+    for at, parameter in enumerate(parameters):
         if not solution.identified[at]:
             continue
         below = [other for other, special in enumerate(parameters) if special.parent == at]
-        own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
-        named = {names[row] for row in own.tolist()}
+        informing = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
+        named = {names[row] for row in informing.tolist()}
         fitted = " ".join(text for text in (fit_set(named, sheet.order) for sheet in rows) if text)
-        error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[own])))))
-        value, (low, high) = float(solution.values[at]), one.bounds
+        error = rounded(float(np.median(np.abs(np.expm1(solution.residuals[informing])))))
+        value, (low, high) = float(solution.values[at]), parameter.bounds
         reached = "nothing beyond the kernels shows" if value <= low else "all of it" if value >= high else ""
-        notes = pooling_words(one, reached)
-        inside = rounded(value / factor(one.declared.unit))
-        results.append(FittedConstant(*one.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes))
+        notes = pooling_words(parameter, reached)
+        inside = rounded(value / factor(parameter.declared.unit))
+        results.append(
+            FittedConstant(*parameter.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes)
+        )
     return results
 
 
@@ -367,15 +369,16 @@ def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date:
         if row["unmeasured"] != "mean":
             continue
         lines = row["lines"].split()
-        known = {
-            one.generation: one.value
-            for one in constants
-            if (one.family, one.constant) == (row["family"], row["constant"]) and one.generation in lines
+        fitted = {
+            constant.generation: constant.value
+            for constant in constants
+            if (constant.family, constant.constant) == (row["family"], row["constant"]) and constant.generation in lines
         }
-        for line in (name for name in lines if name not in known):
-            today = _today(row, line, ANY, catalog) / factor(declared_constants()[row["family"]][row["constant"]].unit)
-            mean = math.exp(float(np.mean(np.log([today, *known.values()]))))
+        for line in (name for name in lines if name not in fitted):
+            unit = declared_constants()[row["family"]][row["constant"]].unit
+            today = _current_value(row, line, ANY, catalog) / factor(unit)
+            mean = math.exp(float(np.mean(np.log([today, *fitted.values()]))))
             key = (row["family"], line, row["precision"], ANY, row["constant"])
-            one = FittedConstant(*key, rounded(mean), date=date, source=MACHINE_SOURCE)
-            more.append(one.assumed("not measured: mean of any machine and of the lines that were fitted"))
+            constant = FittedConstant(*key, rounded(mean), date=date, source=MACHINE_SOURCE)
+            more.append(constant.assumed("not measured: mean of any machine and of the lines that were fitted"))
     return more

@@ -62,19 +62,14 @@ _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class Responses:
-    """Sampled response of the errors of published rows to each constant.
-
-    ``group`` masks the entries that look a constant up and ``users`` the entries whose error responds to it,
-    (constants, entries); ``change`` is the change of the errors at each of ``points``, (constants, points, entries),
-    ``now`` the errors at the first values.
-    """
+    """Sampled response of the errors of published rows to each constant."""
 
     parameters: list[Parameter]
-    group: np.ndarray
-    users: np.ndarray
-    points: Array
-    change: Array
-    now: Array
+    group: np.ndarray  # mask of the entries that look a constant up, (constants, entries)
+    users: np.ndarray  # mask of the entries whose error responds to it, (constants, entries)
+    points: Array  # sampled values, (constants, points)
+    change: Array  # change of the errors at each point, (constants, points, entries) [-]
+    now: Array  # errors at the first values, (entries,) [-]
 
     def of(self, entries: np.ndarray) -> Responses:
         """The responses of some of the entries."""
@@ -120,14 +115,14 @@ def responses_of(
     """Sample the errors of published rows around the first values of the parameters; the first and last sample bound
     the search.
     """
-    points = np.array([_within(one) for one in parameters]).reshape(-1, len(_FACTORS))
+    points = np.array([_within(parameter) for parameter in parameters]).reshape(-1, len(_FACTORS))
     trials = [
-        replace(one, low=float(low), high=float(high))
-        for one, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
+        replace(parameter, low=float(low), high=float(high))
+        for parameter, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
     ]
     colours, users = colours_of(parameters), users_of(plans, entries, parameters)
     problem = published_problem(plans, entries, parameters)
-    first = np.array([one.first for one in parameters])
+    first = np.array([parameter.first for parameter in parameters])
     now = problem.residuals(first[None, :])[0]
     change = np.zeros((*points.shape, len(entries)))
     for colour in dict.fromkeys(colours.tolist()):
@@ -141,8 +136,8 @@ def responses_of(
     return Responses(trials, users, users & (np.abs(change).max(axis=1) > 0.0), points, change, now)
 
 
-def _within(one: Parameter) -> Array:
-    return np.asarray(np.clip(trial_values(one.family, one.constant, one.first), *one.bounds))
+def _within(parameter: Parameter) -> Array:
+    return np.asarray(np.clip(trial_values(parameter.family, parameter.constant, parameter.first), *parameter.bounds))
 
 
 MOST_CONSTANTS = {"training": 39, "inference": 52}
@@ -184,12 +179,14 @@ def _fit_times(
     plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
     parameters = family_parameters(published.kind, plans, entries)
     parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
-    groups = [one.software if one.family in OF_SOFTWARE else "" for one in parameters]
-    own = [at for at, one in enumerate(parameters) if one.key[::4] == SLOWDOWN and one.generation == ANY]
-    kept = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, own)
-    pooled = Counter(parameters[at].parent for at in kept)
+    groups = [parameter.software if parameter.family in OF_SOFTWARE else "" for parameter in parameters]
+    slowdowns = [
+        at for at, parameter in enumerate(parameters) if parameter.key[::4] == SLOWDOWN and parameter.generation == ANY
+    ]
+    telling = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, slowdowns)
+    pooled = Counter(parameters[at].parent for at in telling)
     shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
-    parameters = _selected(_started(parameters, solution), sorted({*kept, *own, *shared}))
+    parameters = _selected(_started(parameters, solution), sorted({*telling, *slowdowns, *shared}))
     parameters, solution = _solved(plans, entries, parameters, SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
@@ -234,16 +231,16 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     entries = errors_of(plans, (MEMORY,))
     results: list[FittedConstant] = []
     for name in sorted(set(entries.software.tolist())):
-        own = entries.software == name
-        if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
+        of_software = entries.software == name
+        if entries.num_rows(of_software) < FEWEST_MEMORY_ROWS:
             continue
-        some, errors = taken(plans, entries, own)
-        parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors)]
-        solution = solve(published_problem(some, errors, parameters), parameters)
+        own_plans, errors = taken(plans, entries, of_software)
+        parameters = [replace(parameter, pull=0.0) for parameter in family_parameters("memory", own_plans, errors)]
+        solution = solve(published_problem(own_plans, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
         results += [
-            replace(one, error=rounded(error))
-            for one in _sheet_rows(some, errors, parameters, solution, published, date)
+            replace(constant, error=rounded(error))
+            for constant in _sheet_rows(own_plans, errors, parameters, solution, published, date)
         ]
     return results
 
@@ -272,23 +269,29 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
     }
     parameters: list[Parameter] = []
     for row in _families(fit):
-        own = _named_software(entries.software, row["software"])
-        own &= entries.experts | (row["rows"] == "")
-        if entries.num_rows(own) < FEWEST_ROWS:
+        in_family = _named_software(entries.software, row["software"])
+        in_family &= entries.experts | (row["rows"] == "")
+        if entries.num_rows(in_family) < FEWEST_ROWS:
             continue
-        known: dict[tuple[tuple[str, str], ...], int] = {}
+        parameter_of: dict[tuple[tuple[str, str], ...], int] = {}
         for level in row["levels"].split(" > "):
             keys = [] if level == ANY else level.split()
-            groups = list(zip(*(columns[name][own].tolist() for name in keys), strict=True)) if keys else [()]
+            groups = list(zip(*(columns[name][in_family].tolist() for name in keys), strict=True)) if keys else [()]
             for group in sorted(set(groups)):
                 named = tuple(zip(keys, group, strict=True))
-                mask = own & np.logical_and.reduce([columns[name] == value for name, value in named] or [own])
-                if entries.num_rows(mask) < FEWEST_ROWS or (known and _same_rows(keys, named, columns, own)):
+                mask = in_family & np.logical_and.reduce(
+                    [columns[name] == value for name, value in named] or [in_family]
+                )
+                if entries.num_rows(mask) < FEWEST_ROWS or (
+                    parameter_of and _same_rows(keys, named, columns, in_family)
+                ):
                     continue
-                parent = next((known[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in known), -1)
-                known[named] = len(parameters)
+                parent = next(
+                    (parameter_of[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in parameter_of), -1
+                )
+                parameter_of[named] = len(parameters)
                 reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
-                one = Parameter(
+                parameter = Parameter(
                     row["family"],
                     row["constant"],
                     **{"precision": row["precision"] or ANY, **dict(named)},
@@ -297,7 +300,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
                     parent=parent,
                     fixed=reference and row["held_at"] != _MEASURED,
                 )
-                parameters.append(_below_measured(one, plans) if row["held_at"] == _MEASURED else one)
+                parameters.append(_below_measured(parameter, plans) if row["held_at"] == _MEASURED else parameter)
     return parameters
 
 
@@ -320,28 +323,30 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
     for row in _families(fit):
         if row["held_at"] in ("", _MEASURED, *rows):
             continue
-        own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
-        sizes = [(rows.count(parameters[at].generation), -at) for at in own]
+        of_constant = [
+            at for at, parameter in enumerate(parameters) if parameter.key[::4] == (row["family"], row["constant"])
+        ]
+        sizes = [(rows.count(parameters[at].generation), -at) for at in of_constant]
         results += [-max(sizes)[1]] if sizes else []
     return results
 
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
     """Mask of the entries whose software matches the patterns and none with a leading !; blank matches all."""
-    others = [one[1:] for one in patterns.split() if one.startswith("!")]
-    wanted = [one for one in patterns.split() if not one.startswith("!")] or ["*"]
+    others = [pattern[1:] for pattern in patterns.split() if pattern.startswith("!")]
+    wanted = [pattern for pattern in patterns.split() if not pattern.startswith("!")] or ["*"]
 
     def named(name: str, some: Sequence[str]) -> bool:
-        return any(fnmatchcase(name, one) for one in some)
+        return any(fnmatchcase(name, pattern) for pattern in some)
 
     return np.array([named(name, wanted) and not named(name, others) for name in software.tolist()], dtype=bool)
 
 
-def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
+def _below_measured(parameter: Parameter, plans: PublishedPlans) -> Parameter:
     """Kernel efficiency of a stack, at most the measured efficiency of the kernel alone."""
-    key = (np.array([part], dtype=object) for part in (one.generation, one.precision, one.software))
-    measured = float(plans.catalog.calibration.constants(one.family, *key)[0][one.constant][0, 0])
-    return replace(one, start=_SLOWER * measured, low=_SLOWEST * measured, high=measured, centre=measured)
+    key = (np.array([part], dtype=object) for part in (parameter.generation, parameter.precision, parameter.software))
+    measured = float(plans.catalog.calibration.constants(parameter.family, *key)[0][parameter.constant][0, 0])
+    return replace(parameter, start=_SLOWER * measured, low=_SLOWEST * measured, high=measured, centre=measured)
 
 
 def _same_rows(
@@ -373,7 +378,9 @@ def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Para
 
 def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parameter]:
     """Parameters that start from a previous solution."""
-    return [replace(one, start=float(value)) for one, value in zip(parameters, solution.values, strict=True)]
+    return [
+        replace(parameter, start=float(value)) for parameter, value in zip(parameters, solution.values, strict=True)
+    ]
 
 
 # --- rows of the sheet ---------------------------------------------------------------------------------------------
@@ -390,20 +397,22 @@ def _sheet_rows(
     """Parameters as rows of the calibration sheet, with the published rows that they were fitted on."""
     users = users_of(plans, entries, parameters)
     results = []
-    for at, one in enumerate(parameters):
+    for at, parameter in enumerate(parameters):
         mask = users[at] | np.logical_or.reduce([users[other] for other in _special(parameters, at)] or [users[at]])
         identified = bool(solution.identified[at])
         named = set(entries.row_ids[mask].tolist()) if identified else set()
         results.append(
             FittedConstant(
-                *one.key,
+                *parameter.key,
                 rounded(float(solution.values[at])),
                 fit_set=fit_set(named, published.text["row_id"]),
                 num_rows=len(named),
                 date=date,
                 source=_SOURCE.format(published.kind),
                 kind="measured" if identified else "assumption",
-                notes=_said(one, float(solution.values[at]), bool((users[at] & _fitted_on(one, entries)).any()))
+                notes=_note(
+                    parameter, float(solution.values[at]), bool((users[at] & _fitted_on(parameter, entries)).any())
+                )
                 if identified
                 else _UNIDENTIFIED,
             )
@@ -411,24 +420,24 @@ def _sheet_rows(
     return results
 
 
-def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
+def _fitted_on(parameter: Parameter, entries: Errors) -> np.ndarray:
     """Mask of the entries whose software a constant is fitted on; other software only uses it."""
-    named = [_named_software(entries.software, row["software"]) for row in _families(key=one.key[::4])]
+    named = [_named_software(entries.software, row["software"]) for row in _families(key=parameter.key[::4])]
     return np.asarray(np.logical_or.reduce(named))
 
 
-def _said(one: Parameter, value: float, taken_itself: bool) -> str:
+def _note(parameter: Parameter, value: float, taken_itself: bool) -> str:
     """Note on a constant that no row uses directly or that is at a bound; otherwise ""."""
     if not taken_itself:
         return _OF_OTHERS
-    low, high = one.bounds
+    low, high = parameter.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
-    return f"at its bound: {_families(key=one.key[::4])[0][place]}" if place else ""
+    return f"at its bound: {_families(key=parameter.key[::4])[0][place]}" if place else ""
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Descendants of a parameter in the pooling tree."""
-    results = [at for at, one in enumerate(parameters) if one.parent == general]
+    results = [at for at, parameter in enumerate(parameters) if parameter.parent == general]
     return results + [below for at in results for below in _special(parameters, at)]
 
 
@@ -448,16 +457,14 @@ def _published_rows(table: Table, kind: str, memory: bool = False) -> list[int]:
     ]
 
 
-def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
+def training_constants(table: Table, kind: str = "training") -> list[FittedConstant]:
     """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
-    names = [one.name for one in fields(FittedConstant) if one.name != "date"]
+    names = [column.name for column in fields(FittedConstant) if column.name != "date"]
     numbers = ("value", "num_rows", "error", "year")
-    some = table.take(_published_rows(table, kind))
-    columns = {name: (some.number(name) if name in numbers else some.text(name)).tolist() for name in names}
+    published = table.take(_published_rows(table, kind))
+    columns = {name: (published.number(name) if name in numbers else published.text(name)).tolist() for name in names}
     columns["num_rows"] = list(map(int, columns["num_rows"]))
-    return [
-        FittedConstant(date=date, **dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
-    ]
+    return [FittedConstant(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
 def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:

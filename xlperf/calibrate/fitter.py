@@ -45,11 +45,7 @@ _WORTH_A_CONSTANT = 1e-6  # share of the cost that a constant must save to survi
 
 @dataclass(frozen=True)
 class Parameter:
-    """A constant to be fitted: a row of the calibration sheet, its bounds and its pooling target.
-
-    ``parent`` is the position of the more general parameter, -1 for ``centre``. A ``fixed`` parameter keeps ``start``.
-    Values are in SI units.
-    """
+    """A constant to be fitted: a row of the calibration sheet, its bounds and its pooling target, in SI units."""
 
     family: str
     constant: str
@@ -59,10 +55,10 @@ class Parameter:
     start: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    parent: int = -1
+    parent: int = -1  # position of the more general parameter that it is pooled towards; -1: ``centre``
     centre: float = math.nan
-    pull: float = PULL
-    fixed: bool = False
+    pull: float = PULL  # weight of the pooling [-]
+    fixed: bool = False  # keeps ``start``
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -101,44 +97,26 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Problem:
-    """Residuals as a function of the parameters.
+    """Residuals as a function of the parameters."""
 
-    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN if there is no
-      prediction.
-    - ``weights``: weight of each row; rows of weight 0 are not fitted [-].
-    - ``users``: which rows depend on which parameter, (parameters, rows); None: all on all.
-    - ``colours``: parameters of one colour have no row in common and are perturbed together in finite differences.
-    - ``step``: step of the finite differences, in usual sizes or in the logarithm [-].
-    """
-
-    residuals: Callable[[Array], Array]
-    weights: Array
-    users: np.ndarray | None = None
-    colours: np.ndarray | None = None
-    step: float = _STEP
+    residuals: Callable[[Array], Array]  # of trial values (trials, parameters): (trials, rows); NaN without prediction
+    weights: Array  # of each row; rows of weight 0 are not fitted [-]
+    users: np.ndarray | None = None  # which rows depend on which parameter, (parameters, rows); None: all on all
+    colours: np.ndarray | None = None  # parameters of one colour share no row: finite differences perturb them together
+    step: float = _STEP  # of the finite differences, in usual sizes or in the logarithm [-]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Result of a fit.
+    """Result of a fit; unidentifiable parameters are fixed at their pooling target."""
 
-    - ``values``: of each parameter, in SI units.
-    - ``residuals``: of each row at these values; NaN if there is no prediction [-].
-    - ``identified``: whether the rows inform a parameter more than the pooling does; unidentifiable ones are fixed at
-      their pooling target.
-    - ``gain``: cost that a parameter saves over its pooling target (Wald statistic) [-].
-    - ``information``: Hessian of the cost in the free unknowns, 0 elsewhere, (parameters, parameters) [-].
-    - ``offsets``: offsets of the unknowns from their pooling targets [-].
-    - ``cost``: weighted sum of the loss of the rows [-].
-    """
-
-    values: Array
-    residuals: Array
-    identified: np.ndarray
-    gain: Array
-    information: Array
-    offsets: Array
-    cost: float
+    values: Array  # of each parameter, in SI units
+    residuals: Array  # of each row at these values; NaN without a prediction [-]
+    identified: np.ndarray  # whether the rows inform a parameter more than the pooling does
+    gain: Array  # cost that a parameter saves over its pooling target (Wald statistic) [-]
+    information: Array  # Hessian of the cost in the free unknowns, 0 elsewhere, (parameters, parameters) [-]
+    offsets: Array  # of the unknowns from their pooling targets [-]
+    cost: float  # weighted sum of the loss of the rows [-]
 
 
 class _Scaled:
@@ -146,17 +124,17 @@ class _Scaled:
 
     def __init__(self, problem: Problem, parameters: Sequence[Parameter], held: np.ndarray) -> None:
         self.problem, self.parameters = problem, parameters
-        self.size: Array = np.array([one.size for one in parameters])
+        self.size: Array = np.array([parameter.size for parameter in parameters])
         self.log: np.ndarray = self.size == 0.0
         self.free = np.flatnonzero(~held)
-        declared = [(one.declared.low, one.declared.high) for one in parameters]
-        own = [one.bounds for one in parameters]  # a value held at its parent may lie beyond the samples
+        declared = [(parameter.declared.low, parameter.declared.high) for parameter in parameters]
+        own = [parameter.bounds for parameter in parameters]  # a value held at its parent may lie beyond the samples
         bounds = np.array([a if away else b for a, b, away in zip(declared, own, held, strict=True)]).reshape(-1, 2)
         self.low, self.high = self.unknowns(bounds[:, 0]), self.unknowns(bounds[:, 1])
         self.bounds = bounds
-        self.target = self.unknowns(np.array([one.target for one in parameters]))
-        self.from_parent, pull = _from_parents(parameters), np.array([one.pull for one in parameters])
-        self.roots = np.where([one.parent < 0 for one in parameters], self.target, 0.0)
+        self.target = self.unknowns(np.array([parameter.target for parameter in parameters]))
+        self.from_parent, pull = _from_parents(parameters), np.array([parameter.pull for parameter in parameters])
+        self.roots = np.where([parameter.parent < 0 for parameter in parameters], self.target, 0.0)
         self.pooled, self.centre = pull[:, None] * self.from_parent, pull * self.roots
         colours = problem.colours if problem.colours is not None else np.arange(len(parameters))
         self.groups = [self.free[colours[self.free] == colour] for colour in sorted(set(colours[self.free].tolist()))]
@@ -174,9 +152,9 @@ class _Scaled:
     def at_parents(self, unknowns: Array, held: np.ndarray) -> Array:
         """Unknowns, with unidentifiable ones set to their pooling target."""
         values = np.array(unknowns)
-        for row, one in enumerate(self.parameters):  # parents come before their children
-            if held[row] and not one.fixed:
-                values[row] = values[one.parent] if one.parent >= 0 else self.target[row]
+        for row, parameter in enumerate(self.parameters):  # parents come before their children
+            if held[row] and not parameter.fixed:
+                values[row] = values[parameter.parent] if parameter.parent >= 0 else self.target[row]
         return np.clip(values, self.low, self.high)
 
     def offsets(self, unknowns: Array) -> Array:
@@ -211,13 +189,13 @@ def pooled_parameters(parameters: Sequence[Parameter], rows: Sequence[int]) -> t
     """Parameters of calibration rows for partial pooling: general ones first, as parents of specific ones."""
     order = sorted(range(len(parameters)), key=lambda at: sum(part != ANY for part in parameters[at].key[1:4]))
     results = [parameters[at] for at in order]
-    place = {one.key: at for at, one in enumerate(results)}
+    place = {parameter.key: at for at, parameter in enumerate(results)}
 
-    def parent(one: Parameter) -> int:
-        general = [replace(one, generation=ANY), replace(one, generation=ANY, software=ANY)]
-        return next((place[wide.key] for wide in general if wide.key in place and wide.key != one.key), -1)
+    def parent(parameter: Parameter) -> int:
+        general = [replace(parameter, generation=ANY), replace(parameter, generation=ANY, software=ANY)]
+        return next((place[wide.key] for wide in general if wide.key in place and wide.key != parameter.key), -1)
 
-    return [replace(one, parent=parent(one)) for one in results], [rows[at] for at in order]
+    return [replace(parameter, parent=parent(parameter)) for parameter in results], [rows[at] for at in order]
 
 
 def loss(residuals: Array, spread: float) -> tuple[Array, Array]:
@@ -286,10 +264,10 @@ def solve(
     """Fit parameters to the rows of a problem; the best of several ``starts`` wins. ``spreads`` are the residuals at
     which the loss turns linear, one search after the other; the last alone suffices from a good start.
     """
-    fixed = np.array([one.fixed for one in parameters], dtype=bool)
+    fixed = np.array([parameter.fixed for parameter in parameters], dtype=bool)
     scaled = _Scaled(problem, parameters, fixed)
     best, least = np.zeros(0), math.inf
-    for start in starts or [np.array([one.first for one in parameters])]:
+    for start in starts or [np.array([parameter.first for parameter in parameters])]:
         point = np.clip(scaled.unknowns(start), scaled.low, scaled.high)
         for spread in spreads if len(scaled.free) else ():
             point = _optimised(scaled, point, spread)
@@ -348,7 +326,7 @@ def most_telling(
 def _from_parents(parameters: Sequence[Parameter]) -> Array:
     """Matrix from unknowns to their differences from their parents."""
     result = np.eye(len(parameters))
-    children = [row for row, one in enumerate(parameters) if one.parent >= 0]
+    children = [row for row, parameter in enumerate(parameters) if parameter.parent >= 0]
     result[children, [parameters[row].parent for row in children]] = -1.0
     return result
 
@@ -446,9 +424,9 @@ def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
 def calibration_table(rows: Sequence[FittedConstant]) -> Table:
     """Fitted constants as a calibration table, in their order."""
     columns: dict[str, np.ndarray] = {}
-    known = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}
+    of_constants = {field.name for field in fields(FittedConstant)} | {"calibration", "unit"}
     for column in table_schema("calibration").columns:
-        if column.name in known:
+        if column.name in of_constants:
             values = [getattr(row, column.name) for row in rows]
             columns[column.name] = np.array(values, dtype=object if column.is_text else np.float64)
     return Table("calibration", columns, lambda row, column: f"fit [{rows[row].calibration}, {column}]")
@@ -466,7 +444,7 @@ def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Cata
 
 def declared_values(family: str) -> dict[str, float]:
     """Declared defaults of the constants of a family, in SI units."""
-    return {name: one.default * factor(one.unit) for name, one in declared_constants()[family].items()}
+    return {name: constant.default * factor(constant.unit) for name, constant in declared_constants()[family].items()}
 
 
 def rounded(value: float) -> float:

@@ -121,12 +121,12 @@ def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Cal
             plans = plans_to_fit(rows, catalog)
             result += _grouped(plans, *left_out_together(plans, quantities, _names))
             step(rows.kind)
-            known = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
+            planned = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
             pairs = enumerate(zip(rows.text["row_id"], rows.text["group"], strict=True))
             free = [
                 row
                 for row, (name, group) in pairs
-                if name not in known and not group.casefold().startswith(OTHER_MACHINES)
+                if name not in planned and not group.casefold().startswith(OTHER_MACHINES)
             ]
             result += sources_as_they_are([rows.take(free)], catalog, quantities)
     return result
@@ -165,19 +165,23 @@ def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Sou
 
 def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
     """Sources of measured watts."""
-    records = {one.row_id: one for one in power_records(rows, catalog) if one.quantity == "power" and one.covered}
+    records = {
+        record.row_id: record
+        for record in power_records(rows, catalog)
+        if record.quantity == "power" and record.covered
+    }
     plans = power_plans(rows, catalog)
     ids, names = plans.published.text["row_id"], plans.published.text["source_id"]
-    own: dict[str, list[int]] = {}
+    rows_of: dict[str, list[int]] = {}
     for plan, row in enumerate(plans.index.tolist()):
         if ids[row] in records:
-            own.setdefault(names[row], []).append(plan)
-    for name, at in sorted(own.items()):
-        if len(at) > 1:
-            measured = [records[ids[plans.index[plan]]] for plan in at]
-            ratios = np.log([one.measured / one.predicted for one in measured])
-            places = places_of(plans.plans.take(at), POWER_QUANTITY, plans.catalog)
-            yield Source(name, POWER_QUANTITY, places, ratios, np.full(len(at), math.nan)).spread_out(MOST_ROWS)
+            rows_of.setdefault(names[row], []).append(plan)
+    for name, of_source in sorted(rows_of.items()):
+        if len(of_source) > 1:
+            measured = [records[ids[plans.index[plan]]] for plan in of_source]
+            ratios = np.log([record.measured / record.predicted for record in measured])
+            places = places_of(plans.plans.take(of_source), POWER_QUANTITY, plans.catalog)
+            yield Source(name, POWER_QUANTITY, places, ratios, np.full(len(of_source), math.nan)).spread_out(MOST_ROWS)
 
 
 # --- fit -------------------------------------------------------------------------------------------------------------
@@ -251,27 +255,27 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
     for source in sources:
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
     shared = np.array([0.0] * len(EFFECTS) + [2.0] * len(REACHES))
-    own = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *[_PART] * len(PARTS.get(name, ()))]) for name in by_name}
+    starts = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *[_PART] * len(PARTS.get(name, ()))]) for name in by_name}
     informative = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_all(values: Array) -> float:
         ridge = _RIDGE * float((values[: len(EFFECTS)] ** 2).sum())
-        return sum(_loss(by_name[name], _effects(values, own[name])) for name in informative) + ridge
+        return sum(_loss(by_name[name], _effects(values, starts[name])) for name in informative) + ridge
 
     for turn in range(_TURNS + 1):
-        for name in own if turn == _TURNS else informative:
+        for name in starts if turn == _TURNS else informative:
             step(name)
             options = {"maxiter": 2 if turn == _TURNS else 1, "ftol": 1e-3}
-            own[name] = minimize(
+            starts[name] = minimize(
                 lambda values, name=name, fixed=shared: _loss(by_name[name], _effects(fixed, values)),
-                own[name], method="Powell", options=options,
-                bounds=(*_OWN_BOUNDS, *[_PART_BOUNDS] * (len(own[name]) - len(_OWN_BOUNDS))),
+                starts[name], method="Powell", options=options,
+                bounds=(*_OWN_BOUNDS, *[_PART_BOUNDS] * (len(starts[name]) - len(_OWN_BOUNDS))),
             ).x  # fmt: skip
         if turn < _TURNS:
             options = {"maxiter": 1, "ftol": 1e-3}
             shared = minimize(of_all, shared, method="Powell", bounds=_SHARED_BOUNDS, options=options).x
     every = {name: [source for source in sources if source.quantity == name] for name in by_name}
-    return {name: _with_band(every[name], _effects(shared, own[name])) for name in by_name}
+    return {name: _with_band(every[name], _effects(shared, starts[name])) for name in by_name}
 
 
 def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
@@ -286,7 +290,7 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
         low, high = 0.2, 8.0
         for _ in range(20):
             middle = math.sqrt(low * high)
-            inside = float(np.mean([one.inside(middle) for one in outcomes]))
+            inside = float(np.mean([outcome.inside(middle) for outcome in outcomes]))
             low, high = (middle, high) if inside < _SHARE else (low, middle)
         widths.append((math.log(number), math.log(high)))
     at, logs = np.array(widths).T
@@ -298,11 +302,11 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
 def effects_csv(effects: dict[str, Effects]) -> str:
     """Text of ``own_runs.csv`` with fitted constants; quantities without sources keep theirs."""
     values: dict[tuple[str, str], float] = {}
-    for quantity, one in effects.items():
-        values |= {(ANY, name): share for name, share in zip(EFFECTS, one.shares, strict=True)}
-        values |= {(ANY, name): reach for name, reach in zip(REACHES, one.reaches, strict=True)}
-        values |= {(quantity, name): getattr(one, name) for name in OWN}
-        values |= {(quantity, name): part for name, part in zip(PARTS.get(quantity, ()), one.parts, strict=True)}
+    for quantity, constants in effects.items():
+        values |= {(ANY, name): share for name, share in zip(EFFECTS, constants.shares, strict=True)}
+        values |= {(ANY, name): reach for name, reach in zip(REACHES, constants.reaches, strict=True)}
+        values |= {(quantity, name): getattr(constants, name) for name in OWN}
+        values |= {(quantity, name): part for name, part in zip(PARTS.get(quantity, ()), constants.parts, strict=True)}
     stream = io.StringIO()
     rows = resources.rows(TABLE)
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
@@ -318,20 +322,15 @@ def effects_csv(effects: dict[str, Effects]) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Other rows of a source after some runs, (values,).
+    """Other rows of a source after some runs, (values,)."""
 
-    - ``before``, ``after``, ``whole``: errors without runs, with them, and with their mean ratio applied whole [-].
-    - ``gap``: log ratio of measured over corrected value; ``half_width``: of its band at width 1, which grows as the
-      width to the power of 1 less ``unknown``; ``cover``: of runs of equal settings.
-    """
-
-    before: Array
-    after: Array
-    whole: Array
-    gap: Array
-    half_width: Array
+    before: Array  # errors without runs [-]
+    after: Array  # errors with them [-]
+    whole: Array  # errors with their mean ratio applied whole [-]
+    gap: Array  # log of measured over corrected value [-]
+    half_width: Array  # of the band at width 1; it grows as the width to the power of 1 less ``unknown`` [-]
     unknown: Array
-    cover: Array
+    cover: Array  # half-width that runs of equal settings give at least [-]
 
     @property
     def errors(self) -> tuple[Array, Array, Array]:
@@ -380,15 +379,15 @@ def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
     result = []
     for quantity in sorted({source.quantity for source in sources}):
         for number in NUMBERS_OF_RUNS:
-            own = [one for one in sources if one.quantity == quantity and number in one.draws]
-            if not own:
+            with_number = [source for source in sources if source.quantity == quantity and number in source.draws]
+            if not with_number:
                 continue
-            outcomes = [_outcome(source, effects_of(quantity), number) for source in own]
-            columns = list(zip(*(one.errors for one in outcomes), strict=True))
+            outcomes = [_outcome(source, effects_of(quantity), number) for source in with_number]
+            columns = list(zip(*(outcome.errors for outcome in outcomes), strict=True))
             medians = tuple(float(np.median([np.median(errors) for errors in column])) for column in columns)
             pairs = tuple(float(np.median(np.concatenate(column))) for column in columns)
-            inside = float(np.mean([one.inside(effects_of(quantity).width) for one in outcomes]))
-            result.append(Accuracy(quantity, number, len(own), medians, inside, pairs))
+            inside = float(np.mean([outcome.inside(effects_of(quantity).width) for outcome in outcomes]))
+            result.append(Accuracy(quantity, number, len(with_number), medians, inside, pairs))
     return result
 
 
@@ -397,7 +396,7 @@ def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tu
     header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip
     return header, [
-        (NAMES[one.quantity], f"{one.runs}", f"{one.sources}", *map(percent, one.medians), percent(one.inside, 0),
-         *map(percent, one.rows))
-        for one in result
+        (NAMES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}", *map(percent, accuracy.medians),
+         percent(accuracy.inside, 0), *map(percent, accuracy.rows))
+        for accuracy in result
     ]  # fmt: skip

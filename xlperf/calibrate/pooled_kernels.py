@@ -204,21 +204,21 @@ def _product_parameters(known: set[str]) -> list[Parameter]:
 
 
 def _attention_parameters(known: set[str]) -> list[Parameter]:
-    others = {library: own for library, own in _OF_LIBRARIES.items() if library in known}
+    others = {library: starts for library, starts in _OF_LIBRARIES.items() if library in known}
     alone = ANY not in others
     common = _ATTENTION | others.pop(ANY, {})
     engine = {} if alone or TENSORRT not in known else {name: _ATTENTION[name] for name in _OF_LIBRARIES[ANY]}
     results = [_parameter("attention", name, centre) for name, centre in common.items()]
-    for library, own in {**others, TENSORRT: engine}.items():
-        results += [_parameter("attention", name, centre, ANY, library) for name, centre in own.items()]
+    for library, starts in {**others, TENSORRT: engine}.items():
+        results += [_parameter("attention", name, centre, ANY, library) for name, centre in starts.items()]
     return results
 
 
 def _by_key(parameters: Sequence[Parameter], values: Array) -> dict[Key, dict[str, Array]]:
     """Trial values (parameters, 1, trials) by precision and software, and constant."""
     by_name: dict[Key, dict[str, Array]] = {}
-    for one, value in zip(parameters, values, strict=True):
-        by_name.setdefault((one.precision, one.software), {})[one.constant] = np.asarray(value)
+    for parameter, value in zip(parameters, values, strict=True):
+        by_name.setdefault((parameter.precision, parameter.software), {})[parameter.constant] = np.asarray(value)
     return by_name
 
 
@@ -237,9 +237,9 @@ def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Ar
 def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
     """Constants of each row, (rows, 1) or (rows, trials); its precision and software override the general ones."""
     by_name = {name: np.array([[value]]) for name, value in declared_values(family).items()}
-    for key, own in values.items():
-        mine = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
-        by_name |= {name: np.where(mine, value, by_name[name]) for name, value in own.items()}
+    for key, constants in values.items():
+        with_key = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
+        by_name |= {name: np.where(with_key, value, by_name[name]) for name, value in constants.items()}
     return by_name
 
 
@@ -347,17 +347,21 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
     limited = [row["lines"].split() for row in resources.rows(_TABLE) if row["constant"] == _POWER]
     words = "power limits are estimates: in the rate, which was measured under them"
     results += _unlimited("gemm", lines - {line for some in limited for line in some}, words, date)
-    measured = {one.generation for one in results if one.family == "attention"}
+    measured = {constant.generation for constant in results if constant.family == "attention"}
     words = "power limits are estimates: no clock is derived from them"
     results += _unlimited("attention", lines - measured, words, date)
-    swept = {(one.precision, one.generation) for one in results if (one.family, one.constant) == _RATE}
+    swept = {
+        (constant.precision, constant.generation)
+        for constant in results
+        if (constant.family, constant.constant) == _RATE
+    }
     return results + products_of_others(rows, catalog, swept, date)
 
 
 def _starts(parameters: Sequence[Parameter]) -> list[Array]:
     """Starting points of the search: slow message starts; GEMMs that power hardly limits."""
-    first = np.array([one.first for one in parameters])
-    names = [one.constant for one in parameters]
+    first = np.array([parameter.first for parameter in parameters])
+    names = [parameter.constant for parameter in parameters]
     chosen, shares = next(((name, shares) for name, shares in _VARIED.items() if name in names), ("", (1.0,)))
     varied = np.array([name == chosen for name in names])
     return [np.where(varied, first * share, first) for share in shares]
@@ -368,9 +372,9 @@ def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
     fitted = {(row["family"], row["precision"]) for row in resources.rows(_TABLE)}
     members: dict[tuple[str, str, str], list[int]] = {}
     families = measurements(rows, catalog).families
-    for family, own in families.items():
-        starts = _starts_across_nodes(own)
-        for at, (generation, precision) in enumerate(zip(own.generation, own.precision, strict=True)):
+    for family, of_family in families.items():
+        starts = _starts_across_nodes(of_family)
+        for at, (generation, precision) in enumerate(zip(of_family.generation, of_family.precision, strict=True)):
             key = precision if (family, precision) in fitted else ANY
             if generation in lines and (family, key) in fitted and not starts[at]:
                 members.setdefault((family, key, lines[generation]), []).append(at)
@@ -429,13 +433,13 @@ def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catal
     stated = [row for row in resources.rows(_TABLE) if row["family"] == rows.family and row["base"]]
     by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
     for row in stated:
-        mine = by_line & np.array([row["precision"] in (ANY, one) for one in rows.precision], dtype=bool)
-        result[row["constant"]] = np.where(mine[:, None], float(row["base"]), result[row["constant"]])
+        mask = by_line & np.array([row["precision"] in (ANY, precision) for precision in rows.precision], dtype=bool)
+        result[row["constant"]] = np.where(mask[:, None], float(row["base"]), result[row["constant"]])
     return result
 
 
 def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, float]) -> Problem:
-    rows, users = group.rows, np.array([group.own(one) for one in parameters])
+    rows, users = group.rows, np.array([group.own(parameter) for parameter in parameters])
 
     def residuals(trials: Array) -> Array:
         return np.array([np.log(_times(group, parameters, users, values, base) / rows.time) for values in trials])
@@ -448,8 +452,9 @@ def _times(
 ) -> Array:
     """Time of every measurement under trial values of its generation's parameters, else its line's. [s]"""
     constants = {name: np.full((len(group.rows), 1), value) for name, value in base.items()}
-    for one, own, value in zip(parameters, users, values.tolist(), strict=True):  # the general ones come first
-        constants[one.constant] = np.where(own[:, None], value, constants[one.constant])
+    # The general ones come first.
+    for parameter, mask, value in zip(parameters, users, values.tolist(), strict=True):
+        constants[parameter.constant] = np.where(mask[:, None], value, constants[parameter.constant])
     return np.asarray(predicted_time(group.rows, constants))[:, 0]
 
 
@@ -457,22 +462,26 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
     """Calibration rows of lines, and of generations that differ from their line."""
     rows, result = group.rows, []
     held = rows.held_back & (len(rows) > _FEW)
-    for one, value, identified in zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True):
+    for parameter, value, identified in zip(
+        parameters, solution.values.tolist(), solution.identified.tolist(), strict=True
+    ):
         if not identified:
             continue
-        own = group.own(one)
-        sources = " ".join(sorted({source for source, mine in zip(rows.source_id, own, strict=True) if mine}))
-        errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
-        number, inside = int((own & ~held).sum()), rounded(value / factor(one.declared.unit))
-        about = (f"{sources}: {number} of {int(own.sum())} rows", number, rounded(float(np.median(errors))), date)
-        reached = _AT_MOST.get(one.constant, "") if value >= 0.999 * one.bounds[1] else ""
-        result.append(FittedConstant(*one.key, inside, *about, POOLED_SOURCE, notes=pooling_words(one, reached)))
+        users = group.own(parameter)
+        sources = " ".join(sorted({source for source, uses in zip(rows.source_id, users, strict=True) if uses}))
+        errors = np.abs(np.expm1(solution.residuals[users & held if (users & held).any() else users]))
+        number, inside = int((users & ~held).sum()), rounded(value / factor(parameter.declared.unit))
+        about = (f"{sources}: {number} of {int(users.sum())} rows", number, rounded(float(np.median(errors))), date)
+        reached = _AT_MOST.get(parameter.constant, "") if value >= 0.999 * parameter.bounds[1] else ""
+        result.append(
+            FittedConstant(*parameter.key, inside, *about, POOLED_SOURCE, notes=pooling_words(parameter, reached))
+        )
     return result
 
 
-def pooling_words(one: Parameter, reached: str) -> str:
+def pooling_words(parameter: Parameter, reached: str) -> str:
     """Note on a constant: the pooling target, and the meaning of a bound if it ``reached`` one."""
-    words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
+    words = f"pooled towards {'its line' if parameter.parent >= 0 else 'what holds for any machine'}"
     return f"{words}; at its bound: {reached}" if reached else words
 
 
@@ -494,13 +503,13 @@ def products_of_others(
         for precision in {of for _, of in shares}
     }
     best = [
-        replace(one, value=rounded(math.sqrt(one.value * usual[one.precision])), notes=f"{one.notes}; {_HALF}")
-        if one.constant == "compute_efficiency"
-        else one
-        for one in best_products(rows, catalog, set(), date)
-        if one.precision in usual and one.generation in lines and (one.precision, lines[one.generation]) not in swept
+        replace(row, value=rounded(math.sqrt(row.value * usual[row.precision])), notes=f"{row.notes}; {_HALF}")
+        if row.constant == "compute_efficiency"
+        else row
+        for row in best_products(rows, catalog, set(), date)
+        if row.precision in usual and row.generation in lines and (row.precision, lines[row.generation]) not in swept
     ]
-    others = set(lines.values()) - {of for _, of in swept} - {lines[one.generation] for one in best}
+    others = set(lines.values()) - {of for _, of in swept} - {lines[row.generation] for row in best}
     if "bf16" not in usual:
         return best
     mean = FittedConstant("gemm", "", "bf16", ANY, _RATE[1], rounded(usual["bf16"]), date=date, source=POOLED_SOURCE)

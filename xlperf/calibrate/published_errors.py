@@ -57,30 +57,20 @@ RESULTS = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", 
 
 @dataclass(frozen=True)
 class Errors:
-    """Deviations of published values, one entry per primary value of a row.
+    """Deviations of published values, one entry per primary value of a row."""
 
-    - ``kind``: training or inference.
-    - ``row_ids``, ``group``, ``quantity``, ``software``, ``generation``, ``family``, ``model``: published row, its
-      group, its configuration (model, accelerator), and the layer shape of its model: the same for DeepSeek-V3 and R1,
-      and for a model with fewer layers.
-    - ``plan``: position of its plan [-].
-    - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with its model
-      left out [-].
-    - ``low``, ``high``: ends of its band over the prediction, as times; NaN if there is none [-].
-    """
-
-    kind: str
+    kind: str  # training or inference
     row_ids: np.ndarray
     group: np.ndarray
     quantity: np.ndarray
     software: np.ndarray
     generation: np.ndarray
-    family: np.ndarray
-    model: np.ndarray
-    plan: np.ndarray
-    fitted: Array
-    by_models: Array
-    low: Array
+    family: np.ndarray  # configuration: model and accelerator
+    model: np.ndarray  # layer shape: the same for DeepSeek-V3 and R1, and for a model with fewer layers
+    plan: np.ndarray  # position of its plan [-]
+    fitted: Array  # logarithm of predicted over measured time, with all rows in the fit [-]
+    by_models: Array  # the same with its model left out of the fit [-]
+    low: Array  # ends of its band over the prediction, as times; NaN without a band [-]
     high: Array
 
     def __len__(self) -> int:
@@ -128,11 +118,11 @@ def weighted_quantile(values: Array, weight: Array, share: float) -> float:
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
     2.0
     """
-    known = ~np.isnan(values)
-    if not known.any():
+    finite = ~np.isnan(values)
+    if not finite.any():
         return math.nan
-    order = np.argsort(values[known], kind="stable")
-    ranked, heavy = values[known][order], weight[known][order]
+    order = np.argsort(values[finite], kind="stable")
+    ranked, heavy = values[finite][order], weight[finite][order]
     return float(np.interp(share, (np.cumsum(heavy) - 0.5 * heavy) / heavy.sum(), ranked))
 
 
@@ -209,7 +199,10 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
     generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
     models = [str(name).casefold() for name in plans.plans.text("model")]
-    shapes, own = model_traits(catalog)[0], catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    shapes, model_rows = (
+        model_traits(catalog)[0],
+        catalog.rows("models", plans.plans.text("model"), plans.plans, "model"),
+    )
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
     stacks = software_words(plans.plans)
@@ -222,7 +215,7 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
         software=np.array([stacks.words[code].casefold() for code in stacks.codes[plan].tolist()], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
-        model=np.array([layer_size(shapes[row]) for row in own.tolist()], dtype=object)[plan],
+        model=np.array([layer_size(shapes[row]) for row in model_rows.tolist()], dtype=object)[plan],
         plan=plan,
         fitted=fitted,
         by_models=fitted,
@@ -241,9 +234,9 @@ def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarra
     """End of the band of each entry over its prediction; NaN if its result has none."""
     values = np.full(len(quantity), math.nan)
     for kind, name in RESULTS.items():
-        own = quantity == kind
-        if own.any() and f"{name}_{end}" in results:
-            values[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
+        of_kind = quantity == kind
+        if of_kind.any() and f"{name}_{end}" in results:
+            values[of_kind] = (results.number(f"{name}_{end}") / results.number(name))[plan[of_kind]]
     return values
 
 
@@ -262,7 +255,7 @@ def changed(table: Table, values: Mapping[int, float]) -> Table:
 
 def _with_starts(plans: PublishedPlans, parameters: Sequence[Parameter]) -> Table:
     """Calibration of plans, in which the start values of parameters replace rows with the same key."""
-    starts = calibration_table([FittedConstant(*one.key, one.first) for one in parameters])
+    starts = calibration_table([FittedConstant(*parameter.key, parameter.first) for parameter in parameters])
     return joined_tables(plans.catalog.tables["calibration"], starts)
 
 
@@ -279,14 +272,14 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     )
     values = np.zeros((len(parameters), len(entries)), dtype=bool)
     rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
-    for at, one in enumerate(parameters):
-        wanted = row_of[tuple(part.casefold() for part in one.key)]
+    for at, parameter in enumerate(parameters):
+        wanted = row_of[tuple(part.casefold() for part in parameter.key)]
         using = {}
         for generation, own, software in set(of_entry):
-            key = (one.family, generation, own if one.precision == ANY else one.precision, software)
+            key = (parameter.family, generation, own if parameter.precision == ANY else parameter.precision, software)
             if key not in rows:
                 rows[key] = calibration.used(*key)
-            using[generation, own, software] = rows[key][one.constant] == wanted
+            using[generation, own, software] = rows[key][parameter.constant] == wanted
         values[at] = [using[key] for key in of_entry]
     return values
 
@@ -365,26 +358,26 @@ class _Followed:
 
 def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[PublishedPlans, Errors]:
     """Selected entries, with the plans and published rows restricted to them."""
-    some = entries.take(chosen)
-    kept, place = np.unique(some.plan, return_inverse=True)
-    rows, row_of = np.unique(plans.index[kept], return_inverse=True)
-    own = PublishedPlans(
+    chosen_entries = entries.take(chosen)
+    used, place = np.unique(chosen_entries.plan, return_inverse=True)
+    rows, row_of = np.unique(plans.index[used], return_inverse=True)
+    chosen_plans = PublishedPlans(
         plans.published.take(rows),
-        plans.plans.take(kept),
+        plans.plans.take(used),
         row_of,
-        np.full(len(kept), -1, dtype=np.int64),
+        np.full(len(used), -1, dtype=np.int64),
         plans.reasons[rows],
         plans.notes[rows],
         plans.catalog,
     )
-    return own, replace(some, plan=place)
+    return chosen_plans, replace(chosen_entries, plan=place)
 
 
 def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
     """Colours of parameters for finite differences: one per constant and precision, since a row depends on one of
     them.
     """
-    kinds = [(one.family, one.constant, one.precision) for one in parameters]
+    kinds = [(parameter.family, parameter.constant, parameter.precision) for parameter in parameters]
     order = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
     return np.array([order[kind] for kind in kinds], dtype=np.int64)
 
@@ -417,16 +410,16 @@ class Measured:
         sheets, wanted = (self.training, self.inference), name.casefold()
         gone, used = accelerators_of(name, catalog), [software_of(rows, catalog) for rows in sheets]
         table = catalog.tables["accelerators"]
-        known = [*sorted({*table.text("generation")}), *sorted({word for words in used for word in words if word})]
+        names = [*sorted({*table.text("generation")}), *sorted({word for words in used for word in words if word})]
         if gone:
             kept = [[gpu.casefold() not in gone for gpu in rows.text["gpu"]] for rows in sheets]
-        elif wanted in known:
+        elif wanted in names:
             kept = [[not belongs_to(software, wanted) for software in words] for words in used]
         else:
             kept = [[not of_source(source, name) for source in rows.text["source_id"]] for rows in sheets]
             if all(map(all, kept)):
                 sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
-                hint = nearest(name, [*known, *sorted(table.text("accelerator")), *sources])
+                hint = nearest(name, [*names, *sorted(table.text("accelerator")), *sources])
                 words = f'unknown generation, accelerator, software or source "{name}"; {hint}'
                 raise InputError(Fault("--leave-out", words))
         kernels = [row for row in self.kernels if str(row["gpu"]).casefold() not in gone]

@@ -72,34 +72,27 @@ _ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 @dataclass(frozen=True)
 class Readings:
-    """Primary values of the readings, one entry each.
-
-    - ``first``, ``today``, ``few``: log of predicted over measured time or size, as first predicted, as predicted
-      today, and by the baseline of a few constants (NaN without one) [-].
-    - ``experts``, ``unread``, ``distance``: kind of the model, and the plan's distance from published runs.
-    - ``quantity``, ``source``, ``reading``, ``line``, ``software``, ``row_ids``: what was measured, publisher, reading
-      (first to sixth), line of accelerators, software, published row.
-    """
+    """Primary values of the readings, one entry each; errors are logs of predicted over measured time or size. [-]"""
 
     row_ids: np.ndarray
     quantity: np.ndarray
-    source: np.ndarray
-    reading: np.ndarray
-    line: np.ndarray
+    source: np.ndarray  # publisher
+    reading: np.ndarray  # first to sixth
+    line: np.ndarray  # vendor line of the accelerators
     software: np.ndarray
-    first: Array
-    today: Array
-    few: Array
-    experts: np.ndarray
-    unread: Array
-    distance: Array
+    first: Array  # error as first predicted
+    today: Array  # error as predicted today
+    few: Array  # error of the baseline of a few constants; NaN without one
+    experts: np.ndarray  # whether the model has experts
+    unread: Array  # 1 if the software has no published run of the model on the accelerator [-]
+    distance: Array  # of the plan from published runs [-]
 
     def __len__(self) -> int:
         return len(self.row_ids)
 
     def take(self, chosen: np.ndarray) -> Readings:
         """Subset of the entries: positions, or a mask."""
-        return Readings(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return Readings(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
     def weights(self) -> Array:
         """Weight of each entry: a source of n values of a quantity weighs as much as the root of n. [-]"""
@@ -119,9 +112,9 @@ def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
 
 def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
     """Values of the readings with their first predictions; rows refused then or today are left out."""
-    known, baselines = first_predictions(), Baselines(published, catalog)
-    parts = [_readings(rows, catalog, known, baselines) for rows in published if rows.kind != POWER]
-    return Readings(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Readings)))
+    first, baselines = first_predictions(), Baselines(published, catalog)
+    parts = [_readings(rows, catalog, first, baselines) for rows in published if rows.kind != POWER]
+    return Readings(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Readings)))
 
 
 def _readings(
@@ -134,7 +127,11 @@ def _readings(
     row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
-        metric = next(one for one, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
+        metric = next(
+            name_of_metric
+            for name_of_metric, of, primary in metrics_of(rows, row_of[name])
+            if primary and of == quantity
+        )
         first, group = known.get((kind, name, metric), (math.nan, ""))
         if not math.isnan(first):
             ratio = math.log(first / rows.number[metric][row_of[name]])
@@ -200,16 +197,19 @@ def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:
     """Constants of the bands of every quantity with values."""
     results = []
     for quantity, name in NAMES.items():
-        own = readings.take(readings.quantity == quantity)
-        if not len(own):
+        of_quantity = readings.take(readings.quantity == quantity)
+        if not len(of_quantity):
             continue
-        inside = np.abs(own.first) <= widths_left_out(own, name)
+        inside = np.abs(of_quantity.first) <= widths_left_out(of_quantity, name)
         words = f"{100.0 * inside.mean():.0f} % of the values of publishers left out lie in the band"
-        rows, error = len(set(own.row_ids.tolist())), rounded(float(np.median(np.abs(np.expm1(own.first)))))
-        about = (f"{len(set(own.source.tolist()))} publishers", rows, error, date, BAND_SOURCE)
+        rows, error = (
+            len(set(of_quantity.row_ids.tolist())),
+            rounded(float(np.median(np.abs(np.expm1(of_quantity.first))))),
+        )
+        about = (f"{len(set(of_quantity.source.tolist()))} publishers", rows, error, date, BAND_SOURCE)
         results += [
             FittedConstant("band", ANY, ANY, ANY, f"{name}{part}", value, *about, notes=words)
-            for part, value in zip(PARTS, _fitted_band(own, name).tolist(), strict=True)
+            for part, value in zip(PARTS, _fitted_band(of_quantity, name).tolist(), strict=True)
         ]
     return results
 
@@ -220,10 +220,10 @@ def widths_left_out(readings: Readings, name: str) -> Array:
     fold_of = {source: at % FOLDS for at, source in enumerate(sources)}
     fold = np.array([fold_of[source] for source in readings.source.tolist()])
     result = np.full(len(readings), math.nan)
-    for one in sorted(set(fold.tolist())):
-        own = fold == one
-        if not own.all():
-            result[own] = _band_widths(_fitted_band(readings.take(~own), name), readings.take(own))
+    for part in sorted(set(fold.tolist())):
+        of_fold = fold == part
+        if not of_fold.all():
+            result[of_fold] = _band_widths(_fitted_band(readings.take(~of_fold), name), readings.take(of_fold))
     return result
 
 
@@ -238,8 +238,11 @@ def _fitted_band(readings: Readings, name: str) -> Array:
     from scipy.optimize import minimize
 
     declared = [declared_constants()["band"][f"{name}{part}"] for part in PARTS]
-    start = np.log([one.default for one in declared])
-    low, high = np.log([max(one.low, 0.005) for one in declared]), np.log([one.high for one in declared])
+    start = np.log([constant.default for constant in declared])
+    low, high = (
+        np.log([max(constant.low, 0.005) for constant in declared]),
+        np.log([constant.high for constant in declared]),
+    )
     size, weights = np.abs(readings.first), readings.weights()
     weights = weights / weights.sum()
 
@@ -249,8 +252,8 @@ def _fitted_band(readings: Readings, name: str) -> Array:
         return float((weights * pinball).sum() + _RIDGE * ((logs - start) ** 2).sum())
 
     options = {"maxiter": 2000, "xatol": 1e-3, "fatol": 1e-7}
-    found = minimize(loss, start, method="Nelder-Mead", options=options).x
-    return np.array([rounded(value) for value in np.exp(np.clip(found, low, high)).tolist()])
+    logs = minimize(loss, start, method="Nelder-Mead", options=options).x
+    return np.array([rounded(value) for value in np.exp(np.clip(logs, low, high)).tolist()])
 
 
 _FEWEST_SOURCES = 2
@@ -338,19 +341,14 @@ _STATED = ("shared_prefix", "draft_tokens", "acceptance_rate", "precision", "kv_
 
 @dataclass(frozen=True)
 class Deployment:
-    """A published fleet, its load, and the form's answer for that load.
-
-    ``accelerators``: of the published fleet [-]. ``asked``: the form by column, in the units of the sheet. ``answer``:
-    results of the cheapest plan. ``same``: accelerators of the plan with the published engine and pools; NaN if the
-    search has no such plan [-].
-    """
+    """A published fleet, its load, and the form's answer for that load."""
 
     name: str
     source: str
-    accelerators: float
-    asked: dict[str, Any]
-    answer: Answer
-    same: float
+    accelerators: float  # of the published fleet [-]
+    asked: dict[str, Any]  # the form by column, in the units of the sheet
+    answer: Answer  # results of the cheapest plan
+    same: float  # accelerators of the plan with the published engine and pools; NaN: the search has none [-]
 
     @property
     def ratio(self) -> float:
@@ -426,8 +424,8 @@ def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], lis
         "published way", "over published",
     )  # fmt: skip
     table: list[tuple[str, ...]] = []
-    for one in result:
-        answer = one.answer
+    for deployment in result:
+        answer = deployment.answer
         if answer.get("reason"):
             numbers = ("-", "-", str(answer["reason"]), "-", "-")
         else:
@@ -435,13 +433,13 @@ def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], lis
                 f"{answer['accelerators']:,.0f}",
                 f"{answer['accelerators_low']:,.0f} to {answer['accelerators_high']:,.0f}",
                 way_words(str(answer["software"]), str(answer["mode"]), answer).removeprefix("with "),
-                "-" if one.same != one.same else f"{one.same:,.0f}",
-                f"{one.ratio:.2f}",
+                "-" if deployment.same != deployment.same else f"{deployment.same:,.0f}",
+                f"{deployment.ratio:.2f}",
             )
-        asked = one.asked
+        asked = deployment.asked
         each = f"{asked['speed per user']:.1f}"
         table.append(
-            (one.name, str(asked["model"]), short_name(asked["accelerator"]), f"{asked['users']:,.0f}", each,
-             f"{one.accelerators:,.0f}", *numbers)
+            (deployment.name, str(asked["model"]), short_name(asked["accelerator"]), f"{asked['users']:,.0f}", each,
+             f"{deployment.accelerators:,.0f}", *numbers)
         )  # fmt: skip
     return header, table

@@ -143,9 +143,9 @@ class ValidationReport:
             ("By accelerator", ("accelerator", "quantity")),
             ("By metric", ("metric", "group")),
         ):
-            chosen = sorted(self.summaries(*keys, primary=keys[0] != "metric"), key=lambda one: one.key)
+            chosen = sorted(self.summaries(*keys, primary=keys[0] != "metric"), key=lambda each: each.key)
             header = (*(key.replace("_id", "") for key in keys), *(name.replace("_", " ") for name in STATISTICS))
-            lines = [(*one.key, *(_shown(name, getattr(one, name)) for name in STATISTICS)) for one in chosen]
+            lines = [(*each.key, *(_shown(name, getattr(each, name)) for name in STATISTICS)) for each in chosen]
             names.append((title, header, lines))
         reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
         names.append(("Not predicted", ("source", "rows", "why"), reasons))
@@ -166,7 +166,7 @@ def _concerns(tolerance: Tolerance, record: Record) -> bool:
 def _shown(statistic: str, value: float) -> str:
     if math.isnan(value):
         return "-"
-    return f"{value:g}" if statistic == "count" else f"{100.0 * value:.1f} %"
+    return f"{value:,.0f}" if statistic == "count" else f"{100.0 * value:.1f} %"
 
 
 def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
@@ -366,11 +366,11 @@ def read_own_runs(path: Path, catalog: Catalog) -> Table:
         tables, faults = read_catalog_tables(path, required=False)
     else:
         tables, faults = [], []
-    own = [table for table in tables if table.kind == OWN_RUNS and len(table)]
-    if faults and own:
+    measured = [table for table in tables if table.kind == OWN_RUNS and len(table)]
+    if faults and measured:
         raise InputError(faults)
-    if own:
-        return beside(catalog.tables[OWN_RUNS], own)
+    if measured:
+        return beside(catalog.tables[OWN_RUNS], measured)
     return own_runs(read_plans(path), catalog, path.name)
 
 
@@ -390,7 +390,7 @@ def effects(catalog: Catalog) -> list[Effect]:
                 values = [
                     [float(table.number(name)[row]) / factor for name in names] for table in (runs.predicted, after)
                 ]
-                before, now = ((one[0], one[1], one[2]) for one in values)
+                before, now = ((value[0], value[1], value[2]) for value in values)
                 run, words = str(runs.plans.text("name")[row]), quantity.replace("_", " ")
                 result.append(Effect(run, words, schema[quantity].unit, math.exp(ratio) * before[0], before, now))
     return result

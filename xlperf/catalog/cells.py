@@ -34,6 +34,7 @@ from xlperf.catalog.schema import (
     unit_of,
 )
 
+_RECENT = re.compile(r"(?:199|20\d)\d-.*")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH_1900, _EPOCH_1904 = datetime.datetime(1899, 12, 30), datetime.datetime(1904, 1, 1)
 
@@ -166,6 +167,18 @@ def as_number(value: object) -> object:
     return value
 
 
+def is_recent(value: object) -> bool:
+    """Whether a cell shows a day from 1990 to 2099: a date that was typed, or made of 4/8, and no number in a date
+    format.
+
+    >>> is_recent(DateNumber(46023.0)), is_recent(DateNumber(8.0)), is_recent(datetime.date(2026, 1, 1))
+    (True, False, True)
+    """
+    if isinstance(value, DateNumber):
+        return _RECENT.fullmatch(value.text) is not None
+    return isinstance(value, datetime.date) and 1990 <= value.year < 2100
+
+
 def as_text(value: object) -> str | None:
     """A value if a text is meant: texts, numbers and dates; None for others.
 
@@ -282,6 +295,10 @@ _FORMER_RESULTS = set(
 """Owner's results under the names of ``xlperf cost`` in version 0.1: its files are still plans."""
 
 
+_OF_OUTPUT = frozenset(("fits", "trust", "step_time", "tokens_per_second"))
+"""Results some of which every file that a command writes has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """The column that one header cell names, and the factor from its unit to the unit used inside."""
@@ -389,7 +406,10 @@ def parse_header(kind: str, header: Sequence[object]) -> Header:
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
     ignored = _result_names(kind)
-    result = any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header)
+    names = {split_header(cell)[0] for cell in header if isinstance(cell, str)}
+    result = not ignored.isdisjoint(names)
+    if _OF_OUTPUT.isdisjoint(names):  # a table of the user's own, where "max concurrency" is a load
+        ignored = frozenset(name for name in ignored if canonical(kind, name) not in sheet.by_name.keys() - {name})
     if result:
         ignored |= _varied_names(kind)
     fields: list[Field] = []

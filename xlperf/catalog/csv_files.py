@@ -168,6 +168,9 @@ def decoded(data: bytes, name: str, line: int = 0) -> str:
     return text
 
 
+_SEPARATOR = re.compile("[,;\t]")
+
+
 class CsvRows:
     """Rows of a CSV file as they are read: each column as codes into the distinct texts since the last block."""
 
@@ -184,7 +187,8 @@ class CsvRows:
 
     def start(self, text: str) -> str:
         """The separator of a file, from the text that it starts with."""
-        first = next((line for line in text[:1_000_000].splitlines() if line.strip()), "")
+        lines = [line for line in text[:1_000_000].splitlines() if line.strip()]
+        first = next((line for line in lines if _SEPARATOR.search(line)), "".join(lines[:1]))
         if not first:
             raise InputError(Fault(self.name, "is empty; a header row and rows of values are meant"))
         stated = _STATED.match(text)
@@ -212,7 +216,9 @@ class CsvRows:
                 if len(row) > MOST_COLUMNS:
                     problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
                     raise InputError(Fault(f"{self.name} [line {start}]", problem))
-                if any(cell.strip() for cell in row):
+                written = [cell for cell in row if cell.strip()]
+                # A title above the table, alone in its row, or a comment.
+                if len(written) > 1 or (written and len(row) == 1 and not written[0].startswith("#")):
                     self.header, self._header_line, self.width = row, start, len(row)
                     width = len(row)
                     self._clear()

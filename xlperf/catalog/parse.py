@@ -29,6 +29,7 @@ from xlperf.catalog.cells import (
     cell_text,
     factorise,
     is_blank,
+    is_recent,
     number_of,
     other_plans,
     parse_header,
@@ -41,6 +42,7 @@ from xlperf.catalog.schema import (
     choice_aliases,
     counted_nouns,
     schema,
+    spelled_software,
     split_header,
     unit_of,
 )
@@ -92,6 +94,8 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
 
 def _number(field: Field, value: object, from_text: bool) -> float:
     number = math.nan
+    if is_recent(value):
+        raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}; format the cell as a number")
     value = as_number(value)
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         with suppress(OverflowError):
@@ -286,6 +290,18 @@ def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> 
     )
 
 
+def _with_named_software(columns: dict[str, np.ndarray]) -> None:
+    """Software of plans in the spelling of its stack; a release beside its name counts unless another is stated."""
+    names = columns["software"]
+    known = {name: spelled_software(name) for name in set(names.tolist())}
+    if all(both == (name, "") for name, both in known.items()):
+        return
+    columns["software"], releases = (np.array([known[name][at] for name in names], dtype=object) for at in (0, 1))
+    stated = columns.get("software_release", np.full(len(names), "", dtype=object))
+    if releases.any():
+        columns["software_release"] = np.where(stated == "", releases, stated)
+
+
 def _table(
     parsed: Header,
     header: Sequence[object],
@@ -306,6 +322,8 @@ def _table(
         columns[field.column.name], mask = _expand(field, values, distinct, collector, None if from_text else rows)
         if mask is not None:
             auto[field.column.name] = mask
+    if parsed.kind in PLAN_TABLES and "software" in columns:
+        _with_named_software(columns)
     positions = {field.column.name: field.position for field in parsed.fields}
     stated = {at: header[at] for at in parsed.own}
     own = {" ".join(text.split()) if isinstance(text, str) else shown(text): own_at(at) for at, text in stated.items()}

@@ -94,7 +94,7 @@ MEASURED, ERROR = "measured_", "error_"  # prefixes of columns: measured results
 OWN = "own"  # table of the user's own columns beside the schema's
 FORMS = tuple(questions())  # forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`
 _QUANTILE = re.compile(r"[_ ](?:median|ninetieth|ninety[_ ]ninth)$")
-_HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
+_HEADER = re.compile(r"^(?P<name>.*?)\s*(?:[(\[](?P<unit>[^()\[\]]*)[)\]])?\s*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,6 +507,7 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
     return [rounded(value) for value in inside] if column.name in _MIXED else alike(inside)
 
 
+_RELEASED = re.compile(r"(?P<name>.{1,40}?[A-Za-z])[\s:@=]+v?(?P<release>\d[\w.+-]{0,30})")
 _MIXED = ("value_before", "value_after")
 """Results with another quantity in each row: their decimals are not alike."""
 
@@ -522,6 +523,28 @@ def software_title(software: str) -> str:
     named, dash, release = software.rpartition("-")
     known = named in titles and release[:1].isdigit()
     return f"{titles[named]}{dash}{release}" if known else titles.get(software, software)
+
+
+@lru_cache(maxsize=4096)
+def spelled_software(text: str) -> tuple[str, str]:
+    """Stack or engine that a person's spelling means, and the release beside its name; other names as they are.
+
+    >>> spelled_software("vLLM v0.8.5"), spelled_software("TRT-LLM"), spelled_software("vllm-0.6")
+    (('vllm', '0.8.5'), ('tensorrt-llm', ''), ('vllm-0.6', ''))
+    """
+    named = _RELEASED.fullmatch(text.strip())
+    name, release = (named["name"], named["release"]) if named else (text, "")
+    software = _software_words().get(squeezed(name), "")
+    return (software, release) if software else (text, "")
+
+
+@cache
+def _software_words() -> dict[str, str]:
+    """Software of stacks by its titles, labels, names and other spellings, squeezed."""
+    rows = [(row["software"], word) for row in resources.stack_rows("stack") for word in (*row.values(),)[:4]]
+    known = {software for software, _ in rows}
+    rows += [(choice, word) for word, choice in choice_aliases().items() if choice in known]
+    return {squeezed(word): software for software, word in rows if word}
 
 
 def title_of(column: Column, word: str) -> str:
@@ -593,10 +616,10 @@ def _place(value: float) -> int:
 def alike(values: Sequence[float]) -> list[str]:
     """Numbers of a column with the same decimals: four digits of the middle one, five of the largest at the most.
 
-    Whole numbers have none; a number that so few decimals show as 0 has one digit.
+    Whole numbers have none.
 
-    >>> alike([1927.0, 414.9, 213.34]), alike([3.449, 0.1454, 2.4e-07]), alike([8.0, 16.0])
-    (['1,927.0', '414.9', '213.3'], ['3.4490', '0.1454', '2e-07'], ['8', '16'])
+    >>> alike([1927.0, 414.9, 213.34]), alike([3.449, 0.0, 2.4e-07]), alike([8.0, 16.0])
+    (['1,927.0', '414.9', '213.3'], ['3.449', '0.000', '0.000'], ['8', '16'])
     """
     sizes = sorted(abs(value) for value in values if value and math.isfinite(value))
     if all(size.is_integer() for size in sizes):
@@ -604,10 +627,7 @@ def alike(values: Sequence[float]) -> list[str]:
     places = len(sizes) // 2, len(sizes) // 10, -1
     middle, small, large = (_place(sizes[place]) for place in places)
     decimals = max(min(DIGITS - 1 - middle, DIGITS - large), min(1 - small, 2), 0)
-    decimals = min(decimals, DIGITS + 4)
-    least = float(f"5e-{decimals + 1}")
-    return [
-        rounded(value) if not math.isfinite(value) or value == 0.0
-        else f"{value:,.{decimals}f}" if abs(value) >= least else f"{value:.1g}"
-        for value in values
-    ]  # fmt: skip
+    if decimals > DIGITS + 4:
+        return [rounded(value) for value in values]
+    shown = (round(value, decimals) + 0.0 for value in values)  # no -0
+    return [f"{value:,.{decimals}f}" if math.isfinite(value) else rounded(value) for value in shown]

@@ -15,7 +15,6 @@ import click
 
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
-from xlperf.catalog.schema import FORMS, canonical
 from xlperf.cli import WORDS, Stop
 from xlperf.cli.command import Command, Task
 from xlperf.cli.hardware import accelerator, add, cost, device, launch, model, optimise, plan, time
@@ -188,7 +187,7 @@ def _usage(error: click.UsageError) -> str:
     problem = " ".join(error.format_message().split()).rstrip(".")
     if isinstance(error, click.NoSuchOption) and (tasks := _tasks_with(error.option_name, command)):
         problem = f"{error.option_name} goes with {' or '.join(tasks)}"
-    elif isinstance(error, click.NoSuchOption) and (alike := _options_meant_by(error)):
+    elif isinstance(error, click.NoSuchOption) and (alike := _options_with_words_of(error)):
         problem = f"no such option {error.option_name}; did you mean {' or '.join(alike)}?"
     stop = "" if problem.endswith("?") else ";"
     return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
@@ -201,17 +200,13 @@ def _tasks_with(option: str, path: str) -> list[str]:
     return [name for name, one in known if any(option in parameter.opts for parameter in one.params)]
 
 
-def _options_meant_by(error: click.NoSuchOption) -> list[str]:
-    """The option of the entry of a form that the trade calls so, as ``--prompt-length`` of ``--isl``; else options of
-    the command in whose names all words of the unknown one are: ``--facility-power-limit`` of ``--power``.
+def _options_with_words_of(error: click.NoSuchOption) -> list[str]:
+    """Options of the command in whose names all words of the unknown option are: ``--facility-power-limit`` of
+    ``--power``.
     """
-    command = error.ctx.command if error.ctx is not None else cli
-    asked = error.option_name.strip("-")
-    known = [name for one in command.params for name in one.opts]
-    column = canonical(command.name, asked) if command.name in FORMS else asked
-    entry = f"--{column.replace('_', '-')}"
-    words = set(asked.split("-"))
-    return [entry] if entry in known else [name for name in known if words <= set(name.strip("-").split("-"))]
+    asked = set(error.option_name.strip("-").split("-"))
+    parameters = error.ctx.command.params if error.ctx is not None else []
+    return [name for one in parameters for name in one.opts if asked <= set(name.strip("-").split("-"))]
 
 
 def _system(error: OSError) -> str:

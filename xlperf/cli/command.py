@@ -90,6 +90,23 @@ class Command(click.Command):
                     return f"{name} {task.chosen_by[0]}", task.command, left
         return name, self, list(arguments)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an option of a form may have any name that its sheet takes for the entry (``--isl``)."""
+        end = args.index("--") if "--" in args else len(args)
+        return super().parse_args(ctx, [*map(self._known, args[:end]), *args[end:]])
+
+    def _known(self, word: str) -> str:
+        """An unknown option as the one whose entry has that name in the trade, if there is one."""
+        name, equals, value = word.partition("=")
+        options = {option for parameter in self.params for option in parameter.opts}
+        if not name.startswith("--") or name in options:
+            return word
+        from xlperf.catalog.schema import FORMS, canonical
+
+        entry = canonical(self.name, name[2:].replace("-", "_")) if self.name in FORMS else ""
+        option = "--" + entry.replace("_", "-")
+        return option + equals + value if option in options else word
+
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run."""
         check_files(ctx.command, ctx.params)

@@ -65,11 +65,14 @@ def form_options(kind: str, function: Any) -> Any:
 
 def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
     """Lines of an answer on a terminal: the sentence, results, ``shown``, and the assumptions."""
-    card = [(one.header, f"{one.words}  80 %: {one.band}" if one.band else one.words) for one in answer.card]
-    first = max((len(header) for header, _ in card), default=0) + 2
-    room = max(terminal_width() - first, 30) if terminal_width() else 0
-    lines = [(header if part == 0 else "", words) for header, whole in card
-             for part, words in enumerate(wrap(whole, room) if room and len(whole) > room else [whole])]  # fmt: skip
+    first = max((len(one.header) for one in answer.card), default=0) + 2
+    room = max(terminal_width() - first, 20) if terminal_width() else 0
+    lines: list[tuple[str, str]] = []
+    for one in answer.card:
+        pieces = [one.words, *([f"80 %: {one.band}"] if one.band else [])]
+        whole = "  ".join(pieces)
+        folded = [line for part in pieces for line in wrap(part, room)] if room and len(whole) > room else [whole]
+        lines += [(one.header if number == 0 else "", line) for number, line in enumerate(folded)]
     columns = aligned([[header for header, _ in lines], [words for _, words in lines]], (False, False))
     blocks = [[answer.words, *answer.beside], columns, shown, answer.notes]
     return [line for block in blocks if block for line in (*block, "")][:-1]

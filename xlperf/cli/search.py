@@ -194,6 +194,9 @@ def worth(
     with progress(0, "plans tried") as done:
         result = asked_worth(table, known, lines, limits, mapping, against, processes, bounds, done)
     deliver(output, "worth", parts(result), "accelerator" if against else "change")
+    costs = {} if against else dict(zip(result["plan"].tolist(), result["cost_before"].tolist(), strict=True))
+    for name in (name for name, cost in costs.items() if cost != cost):
+        say(f"{name}: no worth, as no plan of it fits and keeps the limits", err=True)
 
 
 @command()

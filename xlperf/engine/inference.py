@@ -244,7 +244,8 @@ def _refused(served: Served, stack: Words, illegal: np.ndarray) -> list[Remark]:
     setting, pool = served.setting, served.prefilling
     remarks = refusals("inference", setting.plan, setting.deployment.model, stack, illegal)
     if pool is not None:
-        of_pool = refusals("inference", pool.plan, pool.deployment.model, stack, illegal)
+        alone = pool.plan.replaced(prefill_accelerators=np.full(len(illegal), np.nan))  # it has no prefill pool itself
+        of_pool = refusals("inference", alone, pool.deployment.model, stack, illegal)
         remarks += [Remark(each.rows, f"prefill pool: {each.sentence}", each.values) for each in of_pool]
     return remarks
 

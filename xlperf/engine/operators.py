@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -92,10 +93,15 @@ class _Explained(NamedTuple):
             "bound": RESOURCES[int(_first(self.bound, index))],
             "ideal_bound": RESOURCES[int(code)] if ideal == ideal else "",
             "ideal_time": float(ideal),
-            "tile_time": at_peak - float(ideal),
-            "efficiency_time": unlimited - at_peak,
-            "power_time": time - unlimited,
+            "tile_time": _added(at_peak, float(ideal)),
+            "efficiency_time": _added(unlimited, at_peak),
+            "power_time": _added(time, unlimited),
         }
+
+
+def _added(time: float, part: float) -> float:
+    """Time beyond its part; 0 where they differ by rounding alone."""
+    return 0.0 if math.isclose(time, part, rel_tol=1e-9) else time - part
 
 
 Times = Callable[[Faster, Callable[[Constants], Constants]], Sequence[Array]]

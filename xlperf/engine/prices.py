@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table, columns_of
 from xlperf.equations.cost.servers import server_terms
-from xlperf.equations.cost.tco import Terms, accelerator_cost_rate, building_power
+from xlperf.equations.cost.tco import Terms, accelerator_cost_rate
 
 if TYPE_CHECKING:
     from xlperf.engine.catalog_arrays import CatalogArrays
@@ -217,7 +217,7 @@ def prices_of_accelerators(
     }
     terms = Terms(
         accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning),
-        building_power(owning["server_power"], owning["power_usage_effectiveness"]),
+        owning["server_power"] * owning["power_usage_effectiveness"],
         price("carbon_intensity"),
         np.minimum(power / owning["server_power"], 1.0),
         np.where(np.isnan(rent), owning["energy_price"], 0.0),
@@ -252,7 +252,7 @@ def priced(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: 
         owning = {name: getattr(price, name) for name in arrays.owning}
         stated = Terms(
             np.where(rented, terms.cost_rate, accelerator_cost_rate(np.nan, opex_period=YEAR, **owning)),
-            building_power(price.server_power, price.power_usage_effectiveness),
+            price.server_power * price.power_usage_effectiveness,
             price.carbon_intensity,
             terms.accelerator_share,
             np.where(rented, 0.0, price.energy_price),

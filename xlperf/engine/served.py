@@ -52,7 +52,13 @@ from xlperf.equations.plan.serving_plan import (
     pool_plans,
     with_defaults,
 )
-from xlperf.equations.serving.deployment import Deployment, engine_constants, with_copied_groups, with_stated_states
+from xlperf.equations.serving.deployment import (
+    Deployment,
+    engine_constants,
+    expert_constants,
+    with_copied_groups,
+    with_stated_states,
+)
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS
@@ -136,19 +142,11 @@ def _constants(
     )
     constants, extrapolated = constants_by_family(calibration, wanted, beside=_BESIDE_OTHERS)
     if architecture.experts:
-        constants["serving_experts"] = _of_exchange(constants["serving_experts"], plan)
+        constants["serving_experts"] = expert_constants(constants["serving_experts"], plan, joined.device)
     for part in PARTS:
         if plan.part_sizes(part) is not None:
             constants[f"gemm_{part}"] = _of_part(calibration, joined, plan, part)
     return constants, extrapolated
-
-
-def _of_exchange(experts: Mapping[str, Array], plan: InferencePlan) -> Mapping[str, Array]:
-    """Slowdowns of grouped products, (rows, 1): of the library of the exchange where tokens are sent to the experts."""
-    sent = ((plan.data_parallel_attention > 1.0) & (plan.expert_parallel > 1.0))[:, None]
-    ratios = {"product_slowdown": "exchanged_product_ratio", "memory_slowdown": "exchanged_memory_ratio"}
-    slower = {name: experts[name] * np.where(sent, experts[ratio], 1.0) for name, ratio in ratios.items()}
-    return {**experts, **slower}
 
 
 def _of_part(calibration: Calibration, joined: Joined, plan: InferencePlan, part: str) -> Mapping[str, Array]:

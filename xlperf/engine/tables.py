@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import ERROR, MEASURED, results_of
+from xlperf.catalog.schema import ERROR, MEASURED, OWN_RUNS, results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, serving_memory
 
@@ -99,6 +99,17 @@ def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Ta
     columns = _training(plans, catalog, wanted, reasons=False)
     del columns["reason"]
     return Table("training_results", columns)
+
+
+def bounds(plans: Table, catalog: Catalog, result: str) -> Table | None:
+    """Bounds of a result, and of others, of training plans that differ in recomputation and ZeRO stage alone; the given
+    plans recompute nothing and have ZeRO stage 2. None if the result has no bound, or own runs correct it.
+    """
+    if plans.kind != "training" or len(catalog.tables[OWN_RUNS]):
+        return None
+    from xlperf.engine.training import BOUNDED, best_results
+
+    return Table("training_results", best_results(plans, catalog)) if result in BOUNDED else None
 
 
 def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:

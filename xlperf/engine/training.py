@@ -66,7 +66,7 @@ from xlperf.equations.plan.training_plan import (
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, training_power, training_rates
 from xlperf.equations.training.setting import Setting
-from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS, step
+from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS, least_step_time, step
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
@@ -169,6 +169,28 @@ def evaluate_training(
         return _evaluate(piece, catalog, rows, architecture_of(code), groups, reasons)
 
     return in_batches(plans, catalog, named, codes, evaluated)
+
+
+BOUNDED = ("step_time", *(name for name in RATES if name != "hfu"))  # results with bounds; hfu counts recomputation
+
+
+def best_results(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Bounds of the :data:`BOUNDED` results without own runs: the step time of plans that recompute nothing and have
+    ZeRO stage 2 is at least, and their rates are at most, that of all plans that differ in these columns alone.
+    """
+    named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
+
+    def evaluated(piece: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
+        setting, joined, _ = training_setting(piece, catalog, rows, architecture_of(code))
+        with np.errstate(all="ignore"):
+            time = least_step_time(setting)
+            rates = training_rates(setting, time)
+            for name in ("mfu", "mfu_causal"):
+                rates[name] = rates[name] * joined.power.clock_share
+        return {"step_time": time, **{name: rates[name] for name in BOUNDED if name in rates}}
+
+    return in_batches(plans, catalog, named, architecture_codes(named, catalog), evaluated)
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:

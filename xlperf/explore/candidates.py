@@ -9,13 +9,13 @@ from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from xlperf.base.arrays import Array, combined, power
+from xlperf.base.arrays import Array, combined, distinct_rows, power
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS, auto_columns, canonical, mapping_columns, split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
-from xlperf.engine.tables import fitting
+from xlperf.engine.tables import bounds, fitting
 from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
 from xlperf.equations.plan.serving_plan import MODE_RULES, REQUEST_RULES, SERVING_RULES
 from xlperf.equations.plan.training_plan import TRAINING_RULES
@@ -36,7 +36,7 @@ from xlperf.explore.mappings import (
     started,
     thinned,
 )
-from xlperf.explore.objectives import TARGETS, Limit
+from xlperf.explore.objectives import TARGETS, Limit, Objective
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
 MOST_CANDIDATES = MOST_PLANS  # most candidates of one plan by default [-]
@@ -360,7 +360,7 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
 
 
 MEMORY_LEAST, MEMORY_BLOCK = 4096, 65_536  # plans whose memory is evaluated together [-]
-ROUNDING = 1e-9  # relative excess over the capacity below which rounding could hide a smaller sum [-]
+ROUNDING = 1e-9  # relative difference of two sums, or of a bound to a result, that rounding may hide [-]
 _MICRO_BATCH = "micro_batch_size"
 _KERNELS = (_MICRO_BATCH, "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel",
             "sequence_parallel", "context_method", "recompute", "zero_stage")  # fmt: skip
@@ -375,6 +375,31 @@ def by_kernels(plans: Table, rows: np.ndarray) -> np.ndarray:
     """Rows in an order that puts plans with equal kernels side by side, so that a batch of plans times few."""
     names = [name for name in _KERNELS if name in plans]
     return np.asarray(rows[np.argsort(codes_of(plans.take(rows), names), kind="stable")])
+
+
+_LEAST: Mapping[str, str | float] = {"recompute": "none", "zero_stage": 2.0}  # values of the fastest passes
+
+
+def by_bounds(
+    plans: Table, catalog: Catalog, rows: np.ndarray, objective: Objective
+) -> tuple[np.ndarray, Array | None]:
+    """Rows by the least loss that they may have, and these losses; unchanged, and None, if the objective has no bound.
+    Plans that differ in recomputation and ZeRO alone have one bound.
+    """
+    some = plans.take(rows)
+    first, group = distinct_rows(*(values for name, values in some.columns.items() if name not in _LEAST))
+    order = by_kernels(some.take(first), np.arange(len(first)))
+    fastest = some.take(first[order])
+    least = {name: np.full(len(first), value, dtype=fastest[name].dtype) for name, value in _LEAST.items()
+             if name in fastest}  # fmt: skip
+    best = bounds(replace(fastest, columns={**fastest.columns, **least}), catalog, objective.column.name)
+    if best is None:
+        return rows, None
+    losses, loss = np.empty(len(first)), objective.loss(best)
+    losses[order] = np.where(np.isnan(loss), -np.inf, loss - ROUNDING * np.abs(loss))
+    losses = losses[group]
+    order = np.argsort(losses, kind="stable")
+    return rows[order], losses[order]
 
 
 def fits_of(plans: Table, catalog: Catalog) -> tuple[Array, Array]:

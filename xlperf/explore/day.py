@@ -169,7 +169,8 @@ def _answer(
         "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": fleet.plan.word("software"),
         **{name: str(fleet.results[name][0]) for name in ("trust", "trust_reason")},
         "defaults_used": f"Copies start in {start * 60.0:g} min; an idle accelerator draws "
-        f"{percent(form.filled('idle_power_share')[0], 0)} of its power; hours of the day have their mean load",
+        f"{percent(form.filled('idle_power_share')[0], 0)} of its power; "
+        f"{'' if form.stated_word('load_by_hour') else 'an office day; '}hours of the day have their mean load",
     }  # fmt: skip
     table = {
         "hour": np.arange(float(DAY)), "request_rate": rates, "copies": copies, "serving": serves, "starting": starting,

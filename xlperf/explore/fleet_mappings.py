@@ -39,10 +39,11 @@ MOST_DENSE, MOST_RANKS = 64.0, 320.0
 """Largest replicas: of dense models, in stages and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
 CHUNKS = (8192.0, 2048.0, 512.0, 1024.0, 4096.0, 16384.0, 24576.0, 32768.0)
 """Trial prefill token budgets, the default of plans first. [-]"""
-_STAGES, STAGED = (2.0, 4.0), 512.0
-"""Pipeline stages of the first round, where they can pay (the second halves and doubles them: more than 8 are not
-tried), and their prefill token budget beside the default: stages wait less for small ones. [-]
+_STAGES, STAGED, _MOST_STAGES = (2.0, 4.0), 512.0, 8.0
+"""Pipeline stages of the first round, where they are likely to pay, and their prefill token budget beside the default:
+stages wait less for small ones. The second round halves and multiplies those of the best mappings, up to the most. [-]
 """
+_STAGED_CHUNKS = (2048.0, 32768.0)  # trial prefill token budgets with other stages beside the mapping's own [-]
 _AROUND, _MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
 """Trial attention replicas and expert groups over the best mapping's. [-]"""
@@ -153,17 +154,25 @@ class FleetMappings:
                 degree = factor * near.number(name)
                 good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
                 result.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
-        more = (
-            near.take(np.flatnonzero(near.number(PP) > 1.0))
-            if part == PREFILL or PP not in self.given
-            else near.take(slice(0))
-        )
-        for factor in (0.5, 2.0):
-            plans = with_columns(more, pipeline_parallel=factor * more.number(PP))
-            result.append(with_columns(plans, num_accelerators=replica_size(plans)))
+        if part == PREFILL or PP not in self.given:
+            result += self.restaged(part, near)
         result = [plans for plans in result if len(plans)]
         plans = stacked(result) if result else near.take(slice(0))
         return self.with_copies(part, plans) if self.experts else plans
+
+    def restaged(self, part: str, near: Table) -> list[Table]:
+        """Mappings with other numbers of stages, in as many accelerators or with ranks as before in each stage."""
+        result = []
+        for factor in (0.5, *_STAGES):
+            stages, ranks = factor * near.number(PP), near.number(TP)
+            for tensor in (ranks, ranks / factor) if TP not in self.given or part == PREFILL else (ranks,):
+                widths = {name: np.minimum(near.number(name), tensor) for name in (DPA, EP)}
+                plans = with_columns(near, pipeline_parallel=stages, tensor_parallel=tensor, **widths)
+                good = (stages >= 1.0) & (stages <= _MOST_STAGES) & (tensor >= 1.0) & (tensor == np.floor(tensor))
+                good &= (replica_size(plans) <= MOST_DENSE) & self.machine(part).stages
+                plans = with_columns(plans, num_accelerators=replica_size(plans)).take(np.flatnonzero(good))
+                result += [plans] if part == DECODE else [plans, crossed(plans, CHUNK, _STAGED_CHUNKS)]
+        return result
 
     def with_copies(self, part: str, plans: Table) -> Table:
         """Plans with redundant experts for large groups, and without options that have no effect."""

@@ -144,19 +144,19 @@ class FleetSearch(FleetMappings):
             if plans:
                 mask = self.fitting(stacked(list(plans.values())))
                 ends = np.cumsum([len(own) for own in plans.values()])
-                fits |= dict(zip(plans, np.split(mask, ends[:-1]), strict=True))
+                for part, own in zip(plans, np.split(mask, ends[:-1]), strict=True):
+                    own[own] = self.starting(part, plans[part].take(np.flatnonzero(own)))
+                    fits[part] = own
         return fits
 
     def fitting(self, plans: Table) -> np.ndarray:
-        """Whether plans of one mode are legal, start and fit in memory."""
+        """Whether plans of one mode are legal and fit in memory."""
         known = fitting(plans, self.catalog)
-        fits = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
-        rows = np.flatnonzero(fits)
-        fits[rows] = self.starting(plans.take(rows))
-        return fits
+        return np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
 
-    def starting(self, plans: Table) -> np.ndarray:
-        """Whether the engine of each plan starts it."""
+    def starting(self, part: str, plans: Table) -> np.ndarray:
+        """Whether the engine of each plan starts it; a prefill replica decodes nothing, whatever is beside it."""
+        plans = with_columns(plans, prefill_accelerators=np.nan) if part == PREFILL else plans
         return np.isin(np.arange(len(plans)), started(plans, self.catalog))
 
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
@@ -182,7 +182,9 @@ class FleetSearch(FleetMappings):
         """Mappings with each engine that starts them: the best of each size, and of each number of replicas."""
         plans = []
         named = self.stated(part, crossed(known.plans, "software", self.engines))
-        for engine, starts in zip(self.engines, self.starting(named).reshape(-1, len(self.engines)).T, strict=True):
+        for engine, starts in zip(
+            self.engines, self.starting(part, named).reshape(-1, len(self.engines)).T, strict=True
+        ):
             if not starts.any():
                 continue
             startable = known.take(np.flatnonzero(starts))

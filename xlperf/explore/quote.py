@@ -26,7 +26,6 @@ from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.serving_plan import accepted_tokens
-from xlperf.equations.serving.energy import output_token_flop, output_token_traffic
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name
 from xlperf.explore.search import search
@@ -85,8 +84,10 @@ def output_limits(plans: Table, requests: Array, catalog: Catalog) -> tuple[Arra
     fresh = plans.filled("prompt_length") * (1.0 - plans.filled("shared_prefix"))
     head = models.hidden_size * models.vocab_size
     active = matrix_parameters(models, experts_per_token=True)
-    flop = output_token_flop(active, head, fresh, plans.filled("output_length"))
-    traffic = output_token_traffic(weight_sizes(plans, models), cache_sizes(plans, models), requests, steps)
+    # per output token: products of the token and of its share of the prompt, which needs no logits; weights that all
+    # requests share, and the cache of its own
+    flop = 2.0 * (active + (active - head) * fresh / plans.filled("output_length"))
+    traffic = (weight_sizes(plans, models) / requests + cache_sizes(plans, models)) / steps
     time, code = ideal_times(flop, traffic, count * product_peaks(plans, catalog, rows), count * bandwidth)
     return 1.0 / time, np.array([str(RESOURCES[int(one)]) for one in np.nan_to_num(code).tolist()], dtype=object)
 

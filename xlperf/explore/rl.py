@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, log2, total
+from xlperf.base.arrays import Array, ceil_div, divide, log2, power, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY
 from xlperf.catalog.catalog import Catalog
@@ -20,13 +20,7 @@ from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
-from xlperf.equations.serving.sessions import (
-    any_unfinished_share,
-    mean_rollout_length,
-    unfinished_share,
-    weibull_scale,
-    weibull_shape,
-)
+from xlperf.equations.serving.sessions import mean_rollout_length, unfinished_share, weibull_scale, weibull_shape
 from xlperf.explore.fleet_plans import COUNT, with_columns
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
@@ -110,7 +104,8 @@ class Engine(NamedTuple):
         share = lengths.remaining if queued else lengths.unfinished
         context = prompt + (np.minimum(lengths.mean_position + 0.5 * lengths.position, lengths.position[-1]) if queued
                             else lengths.position)  # fmt: skip
-        times = lengths.width * any_unfinished_share(share, live) * self.token_time(live * share, context)
+        any_live = 1.0 - power(np.maximum(1.0 - share, 0.0), live)  # probability that some rollout still generates
+        times = lengths.width * any_live * self.token_time(live * share, context)
         before = self.steady_time(queued, live, prompt, lengths) if queued else 0.0
         return before + float(total(times)), float(total(np.where(share < 0.5, times, 0.0)))
 

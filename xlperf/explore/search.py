@@ -24,6 +24,7 @@ from xlperf.explore.candidates import (
     Bounds,
     Candidates,
     auto_faults,
+    by_bounds,
     by_kernels,
     candidate_parts,
     candidates,
@@ -61,6 +62,7 @@ from xlperf.explore.workers import worked
 SHOWN = {kind: shown_columns(f"{kind}_results", "search") for kind in PLAN_TABLES}
 """Results in a table of a search, beside its objective and limits."""
 BLOCK = 65_536
+FIRST = 4096  # plans with the best bounds, evaluated before those that they may beat [-]
 MEMORY_FIRST = 1024  # number of plans from which the search evaluates memory before the other results [-]
 REFINED = 256  # best plans that get uneven virtual-pipeline chunks after a search over equal chunks [-]
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
@@ -301,8 +303,19 @@ def ranked(
     chosen_rows, memory = _fitting_rows(quiet, catalog, counts)
     count = progress or (lambda number: None)
     count(int(counts.sum()))
-    for start in range(0, len(chosen_rows), BLOCK):
-        rows = chosen_rows[start : start + BLOCK]
+    bounded = memory is not None and plain and len(chosen_rows) > FIRST and not (aim.limits or rivals or lead)
+    chosen_rows, least = by_bounds(plans, catalog, chosen_rows, objective) if bounded else (chosen_rows, None)
+    start = 0
+    while start < len(chosen_rows):
+        end = start + (FIRST if least is not None and not start else BLOCK)
+        rows = chosen_rows[start:end]
+        if least is not None:
+            rows = by_kernels(plans, rows[: np.searchsorted(least[start:end], _loss_to_beat(keys, top), side="right")])
+            if not len(rows):  # no further plan is among the best
+                counts[GOOD] += len(chosen_rows) - start
+                count(len(chosen_rows) - start)
+                break
+        start += len(rows)
         block = quiet if memory is None and len(rows) == len(plans) else quiet.take(rows)
         known = None if memory is None else memory[rows]
         sort_keys, results = _evaluated(block, catalog, aim, rows, needed if plain else set(), owned, known)
@@ -331,6 +344,12 @@ def ranked(
         objective=objective, limits=aim.limits, counts=tried.counts, lead=lead, note=_EVEN if tried.even else "",
         rivals=aim.rivals,
     )  # fmt: skip
+
+
+def _loss_to_beat(keys: Sequence[_Keys], top: int | None) -> float:
+    """Loss of the last of the best feasible plans known; infinite if there are fewer."""
+    losses = np.sort(np.concatenate([np.zeros(0), *(each.loss[each.kind == GOOD] for each in keys)]))
+    return float(losses[top - 1]) if top and len(losses) >= top else np.inf
 
 
 def _fitting_rows(plans: Table, catalog: Catalog, counts: np.ndarray) -> tuple[np.ndarray, Array | None]:

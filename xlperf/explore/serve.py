@@ -255,7 +255,7 @@ def best_way(form: Table, answer_of: Callable[[Table], Answer]) -> Answer:
         return {}
     takes = f"he best way takes {best:,.0f} accelerators with {way_words(answer['software'], answer['mode'], answer)}"
     words = f"As you set it: {fixed:,.0f}; t{takes}" if fixed == fixed else f"T{takes}"
-    words = "As you set it, no more are taken than by the best way" if fixed <= best else words
+    words = "No other way takes fewer accelerators than yours" if fixed <= best else words
     return {"best_way": words, "best_accelerators": best}
 
 

@@ -208,7 +208,7 @@ def _mixture_layers(row: Row, result: Reading) -> None:
     """Which layers are mixtures of experts: after some dense ones, or one in so many."""
     config, layers = result.config, num_layers(row)
     step = result.number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
-    listed = config.get("moe_layer_freq")
+    listed = config.get("moe_layer_freq", config.get("is_moe_layer"))
     types = config.get("mlp_layer_types")
     dense = [int(layer) for layer in as_list(config.get("mlp_only_layers")) if is_number(layer)]
     if isinstance(listed, list):
@@ -366,8 +366,9 @@ def _layer_types(result: Reading, layers: int, usual: str) -> list[str]:
         return [words.get(str(word), str(word)) for word in types[:layers]]
     window = config.get("sliding_window") or config.get("attention_chunk_size") or config.get("window_size")
     stated = config.first(
-        ("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
-    )[1]
+        ("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+         "layer_switch")
+    )[1]  # fmt: skip
     near, every, first = [*usual.split(), "", "", ""][:3]
     if near == "full" or (config.get("use_sliding_window") is False and near != "linear"):
         dense = min(_or(config.get("max_window_layers"), layers), layers)

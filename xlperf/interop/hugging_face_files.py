@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.csv_files import read_text
+from xlperf.interop.params_files import with_published_names
 
 _LARGEST = 64 * 2**20  # bytes of a configuration, or of the header of a file of weights, at the most. [B]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -36,7 +37,7 @@ def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | N
         file = file / "config.json"
         adapter = file.with_name("adapter_config.json")
         file = adapter if adapter.exists() and not file.exists() else file
-    config = _json(file)
+    config = with_published_names(_json(file))
     beside = file.with_name("hf_quant_config.json")  # of ModelOpt
     if file.name == "config.json" and beside.exists() and "quantization_config" not in language_part(config):
         config["quantization_config"] = _json(beside)

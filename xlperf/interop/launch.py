@@ -62,6 +62,8 @@ from xlperf.interop.software import STACKS, broken_line, stack_named
 MARK = "# xlperf:"
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
+_FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
+_OF_FACTORY = ("precision", "sequence parallel", "sequence length", "recompute", "virtual pipeline", "context parallel")
 MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
@@ -302,6 +304,9 @@ def read_launch(
         _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
     if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
         notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
+    if _FACTORY.search(text) and MARK not in text:
+        left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in told.values.keys() | columns.keys()]
+        notes += [f"the recipe that --factory names decides, here defaults: {', '.join(left)}"] if left else []
     notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     several = {run: told.runs.count(run) for run in told.runs}
     notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]

@@ -60,6 +60,13 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
     started = [(place, lines) for place in places if (lines := _command_of(place.node, files))]
     if not started:
         return None
+    nodes = sum(map(_pods, places))
+    if nodes:  # each pod of the job starts the same program
+        line = started[0][1]
+        count = "" if "nnodes" in line else f" --nnodes={nodes:.0f}"
+        return f"export PET_NNODES={nodes:.0f}\n" + re.sub(
+            r"(\btorchrun|torch\.distributed\.run)(?=\s)", rf"\1{count}", line
+        ), {}
     pools = {place.pool for place, _ in started}
     apart = set(POOLS) <= pools
     marked = apart or any(place.copies > 1 for place, _ in started)
@@ -74,6 +81,15 @@ def containers_of(text: str) -> tuple[str, dict[str, str]] | None:
         slices = tpu.replace("-lite-podslice", "litepod").removesuffix("-slice")
         script.insert(0, f"xpk --device-type={shlex.quote(f'{slices}-{shape}')}")
     return "\n".join(script), {"accelerator": named} if named else {}
+
+
+def _pods(place: _Place) -> float:
+    """Pods of a job of Kubeflow's training operator."""
+    specs = place.node.get("pytorchReplicaSpecs")
+    stated = (
+        (one.get("replicas", 1) for one in specs.values() if isinstance(one, dict)) if isinstance(specs, dict) else ()
+    )
+    return sum(float(count) for count in stated if str(count).isdecimal())
 
 
 class _Place(NamedTuple):

@@ -25,7 +25,7 @@ from xlperf.interop.config_rules import (
 )
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_serving import first_passes, serving_precision
+from xlperf.interop.launch_serving import first_passes, mean_lengths, row_of, serving_precision
 from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 
@@ -108,15 +108,20 @@ def plan_of(
     training = kind == "training"
     _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
     plan |= _model(plan, settings, models, stack, notes)
+    if stack == "torchtitan":
+        _stages_per_rank(plan, settings, models)
     if not training:
         serving_precision(plan, settings, stack, models, notes)
         first_passes(plan, settings, stack, models)
+        mean_lengths(plan, settings, notes)
         _running(plan, settings, stack, notes)
     without = [row for row in stack_defaults(stack) if row[0] not in plan]
     if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
                 plan[column] = value
+                if (column, value) == ("zero_stage", "0") and stack not in stacks():
+                    notes.append("zero stage 0: it states no sharding; if another configuration does, --set it")
     if stack in stacks() and STACKS[stack].software != OWN_SOFTWARE[kind]:
         plan.setdefault("software", STACKS[stack].software)
     return plan
@@ -302,6 +307,21 @@ def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
         plan.pop("global_batch_size")
     if "global_batch_size" not in plan and local and "num_accelerators" in plan:
         plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks_of(plan))
+
+
+def _stages_per_rank(plan: Stated, settings: Mapping[str, str], models: Table | None) -> None:
+    """Stages of a rank from the layers of a stage, where embedding and head count as one each; 2 if none are stated.
+
+    Source: torchtitan 0.2 distributed/pipeline_parallel.py pipeline_llm.
+    """
+    pipeline, each = _number(plan, "pipeline_parallel", 1.0), _number(settings, "@layers_per_stage")
+    if pipeline <= 1.0 or plan.get("pipeline_schedule") != "interleaved" or "virtual_pipeline" in plan:
+        return
+    row = row_of(models, plan.get("model", ""))
+    layers = float(models.number("num_layers")[row]) + 2.0 if models is not None and row >= 0 else 0.0
+    stages = -(-layers // each) / pipeline if each else 2.0
+    if stages > 1.0 and stages % 1.0 == 0.0:
+        plan["virtual_pipeline"] = _text(stages)
 
 
 def _any_engine(plan: Stated, settings: Mapping[str, str]) -> None:

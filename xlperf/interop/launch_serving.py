@@ -83,7 +83,7 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
     """Source of the format of a checkpoint, whose name the plan gets as its model if the name alone states it."""
     variant, model = variant_of_name(name), plan.get("model", "")
     if variant is None or models is None or variant == variant_of_name(model):
-        row = _row_of(models, model)
+        row = row_of(models, model)
         source = str(models.text("checkpoint_source")[row]) if models is not None and row >= 0 else ""
         return source or (variant.source if variant is not None else "its row of models")
     checkpoint = (name if "/" in variant.words else name.rpartition("/")[2]).replace(*MODELSCOPE)
@@ -94,7 +94,8 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
     return variant.source
 
 
-def _row_of(models: Table | None, model: str) -> int:
+def row_of(models: Table | None, model: str) -> int:
+    """Row of a model in the sheet models, by any spelling of its name; -1 if there is none."""
     if models is None:
         return -1
     names, alike = models.text("model").tolist(), (model, named_model([model], models))
@@ -102,7 +103,7 @@ def _row_of(models: Table | None, model: str) -> int:
 
 
 def _stored(name: str, model: str, models: Table | None) -> CheckpointFormats | None:
-    row = _row_of(models, model)
+    row = row_of(models, model)
     return formats_of_checkpoint(models, row, name or model) if models is not None and row >= 0 else None
 
 
@@ -121,6 +122,16 @@ def _at_least(release: str, first: str) -> bool:
         return False
 
 
+def mean_lengths(plan: Stated, settings: Mapping[str, str], notes: list[str]) -> None:
+    """Lengths that a result of a benchmark does not state, from its tokens over its requests."""
+    requests = number(settings, "@completed", 0.0)
+    for column, tokens in (("prompt_length", "@total_input_tokens"), ("output_length", "@total_output_tokens")):
+        whole = number(settings, tokens, 0.0)
+        if requests >= 1.0 and whole >= requests and column not in plan:
+            plan[column] = text(round(whole / requests))
+            notes.append(f"{column.replace('_', ' ')} {plan[column]}: mean of {requests:,.0f} requests")
+
+
 def first_passes(plan: Stated, settings: Mapping[str, str], stack: str, models: Table | None) -> None:
     """Tokens of a pass of vLLM's first engine unless they are stated: the longest request, in chunks beyond 32,768; and
     the adapters of a server that has some.
@@ -135,7 +146,7 @@ def first_passes(plan: Stated, settings: Mapping[str, str], stack: str, models: 
     release = plan.get("software_release", "")
     if stack != "vllm" or not release or "prefill_tokens" in plan or _at_least(release, _SECOND_ENGINE):
         return
-    row = _row_of(models, plan.get("model", ""))
+    row = row_of(models, plan.get("model", ""))
     own = float(models.number("max_sequence_length")[row]) if models is not None and row >= 0 else 0.0
     longest = number(settings, "@context", own if own == own else 0.0)
     chunked = settings.get("@chunked", "yes" if longest > _WHOLE_PROMPTS and _at_least(release, "0.5.4") else "no")

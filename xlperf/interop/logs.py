@@ -27,8 +27,8 @@ from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import mean_of, table_schema
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_rules import plan_of, stack_defaults
-from xlperf.interop.launch_stacks import MOST_TEXT, by_name, candidates_of, flags
-from xlperf.interop.launch_text import loaded, log_lines, logged_settings
+from xlperf.interop.launch_stacks import MOST_TEXT, by_name, candidates_of, flags, stacks
+from xlperf.interop.launch_text import lined_settings, loaded, log_lines, logged_settings
 from xlperf.interop.launch_told import told_by
 from xlperf.interop.software import stack_named
 
@@ -291,6 +291,8 @@ def _summary(source: Path, steps: int) -> Profile:
 
 _SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
 """Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
+_LOAD = ("prompt_length", "output_length", "concurrency")
+"""Columns that the report of a client states."""
 _ASSUMED = ("software", "num_accelerators", "mode")  # columns that follow from settings missing in a log
 
 
@@ -326,7 +328,10 @@ def logged_plan(text: str) -> Logged:
     stack = lines.stack
     if not stack:
         named = _BACKEND.search(text)
-        return Logged(stack_named(named[1].casefold()) if named else "", {}, frozenset(), {})
+        engine = stack_named(named[1].casefold()) if named else ""
+        given = settings or lined_settings(lines)
+        load = plan_of(engine, told_by([[given]], engine).values) if engine in stacks() else {}
+        return Logged(engine, {name: load[name] for name in _LOAD if name in load}, frozenset(), {})
     known = by_name(stack)
     stated = {flag.column for one in settings for flag in candidates_of(known, one.name)}
     told = told_by([[settings]], stack).values

@@ -149,8 +149,8 @@ def compare(plans: PublishedPlans, results: Table) -> list[Record]:
             measured = float(published.number[metric][row])
             predicted, low, high, why = predictions.of(metric, plan, row) if plan >= 0 else (*_NOTHING, "")
             error = relative_error(metric, predicted, measured)
-            said = (why, verdict, notes) if math.isnan(error) else (notes, verdict)
-            why = "; ".join(word for word in said if word)
+            remarks = (why, verdict, notes) if math.isnan(error) else (notes, verdict)
+            why = "; ".join(remark for remark in remarks if remark)
             values = measured, predicted, error, why, published.kind, quantity, primary, low, high
             row_id, source, group, gpu = (published.text[name][row] for name in ("row_id", "source_id", "group", "gpu"))
             records.append(Record(row_id, source, group, gpu, metric, *values))
@@ -314,11 +314,11 @@ def served_rows(published: Published) -> tuple[Published, list[str]]:
 def power_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """Turn rows of measured power into inference plans, with the reasons why the others are none."""
     rows, refused = served_rows(published)
-    kept = [row for row, why in enumerate(refused) if not why]
-    result = inference_plans(rows.take(kept), catalog)
+    planned = [row for row, why in enumerate(refused) if not why]
+    result = inference_plans(rows.take(planned), catalog)
     reasons, notes = (np.array(values, dtype=object) for values in (refused, [""] * len(rows)))
-    reasons[kept], notes[kept] = result.reasons, result.notes
-    index = np.array(kept, dtype=np.int64)[result.index]
+    reasons[planned], notes[planned] = result.reasons, result.notes
+    index = np.array(planned, dtype=np.int64)[result.index]
     return replace(result, published=published, index=index, reasons=reasons, notes=notes)
 
 

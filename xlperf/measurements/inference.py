@@ -49,8 +49,8 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     narrow = {name for name, peak in zip(names, peaks, strict=True) if peak > 0.0}
 
     def plans_of(row: int) -> tuple[list[dict[str, object]], list[str]]:
-        plan, said = _plan(published, row, models, memory, narrow)
-        return [plan], said
+        plan, remarks = _plan(published, row, models, memory, narrow)
+        return [plan], remarks
 
     plans = published_plans("inference", published, models, plans_of)
     return without_infeasible(plans) if len(plans.plans) else plans
@@ -68,11 +68,11 @@ def _plan(
     model, note, missing = models.name(published, row)
     if missing:
         raise Refusal(missing)
-    said = [note] if note else []
+    remarks = [note] if note else []
     if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
         number["osl"] = 1.0
     if text["group"] == "production":
-        _production(number, text, said)
+        _production(number, text, remarks)
     stated = stated_settings("inference", text["settings"])
     for column, name in _LENGTHS.items():
         if math.isnan(number[name]) and column in stated:
@@ -88,9 +88,11 @@ def _plan(
         head_size = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
     if _FIRST_XQA.match(text["framework"].casefold()) and head_size not in _HEADS_OF_XQA:
         engine = "tensorrt-llm-0"
-        said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
-    _workers(text, number, models.number(model, "num_experts") > 0.0, said)
-    _mapping(text, number, said)
+        remarks.append(
+            "heads that the first kernels for grouped queries do not know: engine of the releases before them"
+        )
+    _workers(text, number, models.number(model, "num_experts") > 0.0, remarks)
+    _mapping(text, number, remarks)
     plan: dict[str, object] = {
         "name": text["row_id"],
         "model": model,
@@ -104,35 +106,35 @@ def _plan(
         "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]),
         "prompt_length": number["isl"],
         "output_length": number["osl"],
-        "precision": _precision(text, said),
+        "precision": _precision(text, remarks),
         "kv_precision": _kv_precision(text),
     }
     if _WEIGHTS_ONLY in text["precision"].casefold():
         plan["activation_precision"], plan["kv_precision"] = "bf16", plan["kv_precision"] or "bf16"
-        said.append("weights alone are narrow: 16-bit products")
+        remarks.append("weights alone are narrow: 16-bit products")
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
-    _mode(plan, text, number, said)
+    _mode(plan, text, number, remarks)
     if plan["mode"] == "static":
         stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
     if "software" in stated:  # releases that the calibration does not tell apart
         plan["software_release"] = ""
     plan.update(stated)
-    _narrow_weights(plan, said, narrow, models.text(model, "expert_precision"))
+    _narrow_weights(plan, remarks, narrow, models.text(model, "expert_precision"))
     plan.update(stated)
     in_windows = plan["mode"] == "static" or plan["software"] in _OF_WINDOWS
     if "run_requests" not in plan and text["group"] != "production" and number["concurrency"] > 1.0 and not in_windows:
         plan["run_requests"] = _RUN * number["concurrency"]  # the burst that begins a run is a part of its means
-        said.append(f"requests of the run not stated: {_RUN:g} times those in flight")
-    return plan, said
+        remarks.append(f"requests of the run not stated: {_RUN:g} times those in flight")
+    return plan, remarks
 
 
-def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
+def _production(number: dict[str, float], text: dict[str, str], remarks: list[str]) -> None:
     """Rates of one accelerator: experts over all of them, attention on each, prompts until a pass is full."""
     ranks = _at_least_one(number["ep"])
     if math.isnan(number["n_gpus"]):
         number["n_gpus"] = ranks
-        said.append(f"accelerators not stated: {ranks:g}")
+        remarks.append(f"accelerators not stated: {ranks:g}")
     if math.isnan(number["tp"]):
         number["tp"] = ranks
         text["dp_attn"] = f"{ranks:g}"
@@ -145,7 +147,7 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
         number["batch"] *= ranks
 
 
-def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
+def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, remarks: list[str]) -> None:
     """Attention replicas or engine copies of a row that prints the requests in flight and the batch of one copy: their
     ratio. A mixture of experts on as many ranks has its replicas in the ranks of one engine.
     """
@@ -156,13 +158,13 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
         return
     if mixture and not text["dp_attn"] and copies == number["tp"]:
         text["dp_attn"] = f"{copies:g}"
-        said.append(f"{number['batch']:g} requests in each of {copies:g} copies of the attention layers")
+        remarks.append(f"{number['batch']:g} requests in each of {copies:g} copies of the attention layers")
     else:
         number["n_gpus"] *= copies
-        said.append(f"{number['batch']:g} requests in each of {copies:g} engines")
+        remarks.append(f"{number['batch']:g} requests in each of {copies:g} engines")
 
 
-def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+def _mapping(text: dict[str, str], number: dict[str, float], remarks: list[str]) -> None:
     """Correct degrees of the ranks that share a stage, no more than accelerators: some rows count ranks of one copy of
     the attention layers, some multiplied tp and ep.
     """
@@ -175,14 +177,14 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
     except ValueError:
         apart = False
     if number["tp"] > most or (apart and number["tp"] < most):
-        said.append(
+        remarks.append(
             f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share"
         )
         number["tp"] = most
     number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
 
 
-def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str], experts: str) -> None:
+def _narrow_weights(plan: dict[str, object], remarks: list[str], narrow: set[str], experts: str) -> None:
     """FP4 on accelerators without FP4 units: 4-bit weights are widened before the product. Routed ``experts``
     in published MXFP4 are served so whatever the precision around them.
     """
@@ -191,7 +193,7 @@ def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str], 
     if (stored == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
-        said.append("no FP4 units: 4-bit weights, 16-bit products")
+        remarks.append("no FP4 units: 4-bit weights, 16-bit products")
 
 
 def _at_least_one(value: float) -> float:
@@ -210,7 +212,7 @@ def _replicas(printed: str, tensor_parallel: float) -> float:
         raise Refusal(f'dp_attn "{printed}" is not modelled') from None
 
 
-def _precision(text: dict[str, str], said: list[str]) -> str:
+def _precision(text: dict[str, str], remarks: list[str]) -> str:
     result = precision_choice(text["precision"])
     if result:
         return result
@@ -218,7 +220,7 @@ def _precision(text: dict[str, str], said: list[str]) -> str:
         raise Refusal(f'precision "{text["precision"]}" is not modelled')
     named = _OWN_PRECISION.search(text["model_name"]) or _OWN_PRECISION.search(text["model"])
     result = precision_choice(named["precision"]) if named else "bf16"
-    said.append(f"precision not stated: {result} ({'in the name of the model' if named else 'as published'})")
+    remarks.append(f"precision not stated: {result} ({'in the name of the model' if named else 'as published'})")
     return result
 
 
@@ -231,7 +233,7 @@ def _kv_precision(text: dict[str, str]) -> str:
     return result
 
 
-def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], remarks: list[str]) -> None:
     """Set mode, batch and concurrency."""
     mode = text["mode"].casefold()
     batch, requests = number["batch"], number["concurrency"]
@@ -239,20 +241,20 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
     if "disagg" in mode:
         workers = _pools(plan, text["notes"])
         if math.isnan(requests):
-            requests = _in_flight(plan, batch, workers, said)
+            requests = _in_flight(plan, batch, workers, remarks)
         plan["mode"], plan["concurrency"] = "disaggregated", requests
     elif text["group"] == "max-throughput" and math.isnan(batch):
         offered = stated_settings("inference", text["settings"]).get("run_requests", _BATCH_OF_MAXIMUM)
         plan["mode"], plan["concurrency"] = "continuous", offered
-        said.append("batch not stated: the largest that the cache takes")
+        remarks.append("batch not stated: the largest that the cache takes")
     elif text["group"] == "static" and not math.isnan(batch):
         plan["batch_size"] = batch
     elif mode.startswith("serving") or "agg" in mode:
         if math.isnan(requests):
-            requests = _in_flight(plan, batch, 1.0, said)
+            requests = _in_flight(plan, batch, 1.0, remarks)
         if requests == 1.0 and "max_running_batch" not in stated_settings("inference", text["settings"]):
             plan["batch_size"] = 1.0
-            said.append("one request in flight: a static batch of 1")
+            remarks.append("one request in flight: a static batch of 1")
         else:
             plan["mode"], plan["concurrency"] = "continuous", requests
     elif math.isnan(batch):
@@ -261,14 +263,14 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         plan["batch_size"] = batch
 
 
-def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list[str]) -> float:
+def _in_flight(plan: dict[str, object], batch: float, workers: float, remarks: list[str]) -> float:
     """Requests in flight of a row that prints the batch of each copy of the attention layers."""
     if math.isnan(batch):
         raise Refusal("neither the concurrency nor the batch is stated")
     copies = plan["data_parallel_attention"]
     assert isinstance(copies, float)
     requests = batch * copies * workers
-    said.append(f"concurrency not stated: {requests:g}, a batch of {batch:g} in each copy of the attention layers")
+    remarks.append(f"concurrency not stated: {requests:g}, a batch of {batch:g} in each copy of the attention layers")
     return requests
 
 
@@ -395,9 +397,9 @@ def _batch_utilization(
 def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
     """Plans of inference rows whose own figures are feasible; the rows of the others get the reason."""
     share = prefill_utilization(plans)
-    kept = np.flatnonzero(~(share > 1.0))
+    feasible = np.flatnonzero(~(share > 1.0))
     reasons = np.array(plans.reasons, dtype=object)
     for plan in np.flatnonzero(share > 1.0).tolist():
         reasons[plans.index[plan]] = BEYOND_PEAK.format(f"{share[plan]:.1f}")
-    index, reference = plans.index[kept], plans.reference[kept]
-    return replace(plans, plans=plans.plans.take(kept), index=index, reference=reference, reasons=reasons)
+    index, reference = plans.index[feasible], plans.reference[feasible]
+    return replace(plans, plans=plans.plans.take(feasible), index=index, reference=reference, reasons=reasons)

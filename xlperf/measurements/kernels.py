@@ -140,24 +140,27 @@ def machine_lines(catalog: Catalog) -> dict[str, str]:
 
 def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
     """Sort kernel rows (numbers as numbers or text, blank as "" or None) by family and join them to the catalog."""
-    known = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator")}
+    accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator")}
     parsed: dict[str, list[_Parsed]] = {}
     omitted: dict[str, str] = {}
     for row in rows:
         try:
-            one = _parse(row)
-            if one.accelerator.casefold() not in known:
-                raise _Omitted(f"accelerator {one.accelerator} is not in the catalog")
+            measurement = _parse(row)
+            if measurement.accelerator.casefold() not in accelerators:
+                raise _Omitted(f"accelerator {measurement.accelerator} is not in the catalog")
         except _Omitted as reason:
             omitted[_text(row, "row_id")] = str(reason)
         else:
-            parsed.setdefault(one.family, []).append(one)
+            parsed.setdefault(measurement.family, []).append(measurement)
     families = {}
     for family in sorted(parsed):
-        own = parsed[family]
-        words = {name: [getattr(one, name) for one in own] for name in _WORDS}
-        arguments = {name: np.array([one.arguments[name] for one in own]) for name in own[0].arguments}
-        joined = _joined(family, words, np.array([one.time for one in own]), arguments, catalog)
+        of_family = parsed[family]
+        words = {name: [getattr(measurement, name) for measurement in of_family] for name in _WORDS}
+        arguments = {
+            name: np.array([measurement.arguments[name] for measurement in of_family])
+            for name in of_family[0].arguments
+        }
+        joined = _joined(family, words, np.array([measurement.time for measurement in of_family]), arguments, catalog)
         keep, reasons = _physical(joined)
         omitted.update(reasons)
         families[family] = take_rows(joined, keep, catalog) if reasons else joined
@@ -330,7 +333,7 @@ def _attention(row: Row) -> _Parsed:
     heads, length, head_size = _number(row, "heads"), _number(row, "seq_len"), _number(row, "head_dim")
     groups = _number(row, "kv_heads")
     causal = float(_text(row, "causal").casefold() in ("true", "1", "1.0", "yes"))
-    both = _text(row, "direction") == "fwd+bwd"
+    both_passes = _text(row, "direction") == "fwd+bwd"
     arguments = {
         "batch": _number(row, "batch"),
         "num_heads": heads,
@@ -343,10 +346,12 @@ def _attention(row: Row) -> _Parsed:
     }
     time = _microseconds(row)
     if not time > 0.0:
-        counted = (3.5 if both else 1.0) * (0.5 if causal else 1.0)
+        counted = (3.5 if both_passes else 1.0) * (0.5 if causal else 1.0)
         flop = counted * 4.0 * arguments["batch"] * heads * length * length * head_size
         time = flop / (_number(row, "tflops") * factor("TFLOP/s"))
-    return _parsed(row, "attention_backward" if both else "attention", precision, time, arguments, _FLASH[framework])
+    return _parsed(
+        row, "attention_backward" if both_passes else "attention", precision, time, arguments, _FLASH[framework]
+    )
 
 
 def _decode(row: Row) -> _Parsed:

@@ -139,9 +139,9 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
 
     def plans_of(row: int) -> tuple[list[dict[str, object]], list[str]]:
-        plan, said = _plan(published, row, models, accelerators)
+        plan, remarks = _plan(published, row, models, accelerators)
         ratio = published.text["metric_kind"][row] == "memory_ratio"
-        return [plan, *([{**plan, **_WHOLE}] if ratio else [])], said
+        return [plan, *([{**plan, **_WHOLE}] if ratio else [])], remarks
 
     return published_plans("training", published, models, plans_of)
 
@@ -159,11 +159,11 @@ def published_plans(
     reasons, notes = (np.full(len(published), "", dtype=object) for _ in range(2))
     for row in range(len(published)):
         try:
-            plans, said = plans_of(row)
+            plans, remarks = plans_of(row)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
-        notes[row] = "; ".join(said)
+        notes[row] = "; ".join(remarks)
         reference += [len(rows) + 1, -1] if len(plans) > 1 else [-1]
         rows += plans
         index += [row] * len(plans)
@@ -198,7 +198,7 @@ def _plan(
     model, note, missing = models.name(published, row)
     if missing:
         raise Refusal(missing)
-    said = [note] if note else []
+    remarks = [note] if note else []
     printed = text["software"].casefold()
     plan: dict[str, object] = {
         "name": text["row_id"],
@@ -228,21 +228,21 @@ def _plan(
         plan.pop("network", None)
     _degrees(plan, published, row)
     if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
-        said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
+        remarks.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
         plan["virtual_pipeline"] = 1.0
     blank = [words for name, words in _UNSTATED.items() if plan[name] == "" or plan[name] != plan[name]]
     if blank:
-        said.append(f"not stated, as the software does by default: {', '.join(blank)}")
+        remarks.append(f"not stated, as the software does by default: {', '.join(blank)}")
     if text["metric_kind"] == "throughput_lora" and "adapter_rank" not in plan:
         plan["adapter_rank"] = _ADAPTER_RANK
-        said.append(f"rank of the adapters not stated: {_ADAPTER_RANK:g}")
+        remarks.append(f"rank of the adapters not stated: {_ADAPTER_RANK:g}")
     if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
-        said.append("sequences are taken as packed to the full length: attention as of one document")
-    _whole_batch(plan, text, said)
-    return plan, said
+        remarks.append("sequences are taken as packed to the full length: attention as of one document")
+    _whole_batch(plan, text, remarks)
+    return plan, remarks
 
 
-def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+def _whole_batch(plan: dict[str, object], text: dict[str, str], remarks: list[str]) -> None:
     """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
     micro = _value(plan, "micro_batch_size")
     batch, pieces = (
@@ -251,10 +251,10 @@ def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str])
     )
     if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
         return
-    whole = max(1.0, math.floor(batch / pieces + 0.5)) * pieces
-    if abs(whole / batch - 1.0) <= _ROUNDED:
-        plan["global_batch_size"] = whole
-        said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
+    rounded = max(1.0, math.floor(batch / pieces + 0.5)) * pieces
+    if abs(rounded / batch - 1.0) <= _ROUNDED:
+        plan["global_batch_size"] = rounded
+        remarks.append(f"global batch {batch:g} is no whole number of micro-batches: {rounded:g}")
 
 
 def _value(plan: dict[str, object], column: str) -> float:

@@ -99,12 +99,13 @@ def bars(title: str, drawn: Sequence[Bar]) -> str:
     if not most > 0.0:
         return ""
     left = min(max(190.0, _LETTER * max(len(bar.label) for bar in drawn) + 10.0), 0.6 * _WIDTH)
-    scale = (_WIDTH - left - _WORDS) / most
+    scale, room = (_WIDTH - left - _WORDS) / most, int((left - 10.0) / _LETTER)
     lines = []
     for place, bar in enumerate(drawn):
+        label = bar.label if len(bar.label) <= room else f"{bar.label[: room - 1]}\N{HORIZONTAL ELLIPSIS}"
         top = place * _BAR
         end = left + scale * bar.value
-        lines.append(f'<text x="{left - 8:.1f}" y="{top + 16}" text-anchor="end">{text(bar.label)}</text>')
+        lines.append(f'<text x="{left - 8:.1f}" y="{top + 16}" text-anchor="end">{text(label)}</text>')
         lines.append(f'<rect x="{left:.1f}" y="{top + 3}" width="{end - left:.1f}" height="{_BAR - 6}"/>')
         if bar.low == bar.low:
             ends = [left + scale * value for value in (bar.low, bar.high)]
@@ -326,10 +327,13 @@ def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
     heads = [one.header for one in entries] + [points[0][1][at].header for at in kept]
     numbers = [not one.is_text for one in entries] + [True] * len(kept)
     first = {axis.name: axis.texts[axis.place] for axis in asked.axes}
-    rows = [
-        row([*own, *(words[at] for at in kept)], numbers, mark="asked" * (entry == first))
-        for own, words, entry in zip(given, results, asked.entries, strict=True)
-    ]
+    rows = []
+    for own, words, entry, (said, _) in zip(given, results, asked.entries, points, strict=True):
+        if any(words):
+            rows.append(row([*own, *(words[at] for at in kept)], numbers, mark="asked" * (entry == first)))
+        else:  # the reason in place of results
+            reason = f'<td colspan="{len(kept)}">{text(_parted(said)[0])}</td></tr>'
+            rows.append(row(own, numbers[: len(own)], mark="asked" * (entry == first)).replace("</tr>", reason))
     return f"<table><thead>{row(heads, numbers, 'th')}</thead><tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -413,6 +417,10 @@ def _chart(block: Sequence[Part]) -> str:
     if not (results and named) or len(block[0][1]) < 2:
         return ""
     one, values = results[0]
-    labels = [", ".join(filter(None, row)) for row in zip(*named.values(), strict=True)]
+    for most in range(1, len(named) + 1):  # as few entries as tell all rows apart
+        used = list(named)[:most]
+        labels = [", ".join(filter(None, row)) for row in zip(*(named[name] for name in used), strict=True)]
+        if len(set(labels)) == len(labels):
+            break
     drawn = np.nan_to_num(values[:MOST_ROWS]).tolist()
-    return bars(f"{one.header} by {', '.join(named)}", list(map(Bar, labels, drawn, cells(one, values[:MOST_ROWS]))))
+    return bars(f"{one.header} by {', '.join(used)}", list(map(Bar, labels, drawn, cells(one, values[:MOST_ROWS]))))

@@ -184,5 +184,5 @@ def _labels(
 
 
 def _title(chart: Chart) -> str:
-    unit = f" ({chart.y_title})" if chart.y_title not in ("", "-") else ""
-    return f"{chart.title}{unit}{', logarithmic axis' if chart.log_y else ''}"
+    named = f": {chart.y_title}" if chart.y_title else ""
+    return f"{chart.title}{named}{', logarithmic axis' if chart.log_y else ''}"

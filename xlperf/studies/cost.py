@@ -214,10 +214,10 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
     """Facts for the advice: largest area for one die, saving from dividing beyond it, cheapest package."""
     most = _most_saved(savings)
     facts: dict[str, str] = {}
-    whole = [area for area, saved in most.items() if saved < _WORTHWHILE]
-    if whole:
-        facts |= {"one_die_area": f"{whole[-1]:,.0f}", "small_saving": f"{most[whole[-1]]:.0f}"}
-    if most and max(most) not in whole:
+    one_die = [area for area, saved in most.items() if saved < _WORTHWHILE]
+    if one_die:
+        facts |= {"one_die_area": f"{one_die[-1]:,.0f}", "small_saving": f"{most[one_die[-1]]:.0f}"}
+    if most and max(most) not in one_die:
         largest = {node: saving for (node, area), saving in savings.items() if area == max(most)}
         first = max(largest, key=lambda node: max(package.saved for package in largest[node]))
         saved, dies, _ = map(outcome.span, zip(*largest[first], strict=True))
@@ -323,7 +323,7 @@ def _serving(
             ("accelerator", plans.text("accelerator")[edge]),
             ("time_per_token", time[edge]),
             ("cost", cost[edge]),
-            ("tokens_per_second_and_user", 1 / (time[edge] * UNITS["ms"].factor)),
+            ("tokens_per_second_per_user", 1 / (time[edge] * UNITS["ms"].factor)),
             ("throughput", results[_RATE][edge]),
         ],
     )
@@ -346,7 +346,7 @@ def _serving_findings(
         else:
             won.append((winner, [place]))
     winners = dict.fromkeys(name for alike, _ in won for name in alike)
-    parts = [f"{' or '.join(alike)} {_targets(targets, places)}" for alike, places in won if alike]
+    parts = [f"{' or '.join(alike)} at {_targets(targets, places)}" for alike, places in won if alike]
     ends = [float(np.nanmin(cheapest[places[at]])) for (alike, places), at in ((won[0], 0), (won[-1], -1)) if alike]
     if len(ends) == 2:
         doubts = [f"{name} ({extrapolated[name]})" for name in winners if extrapolated.get(name)]

@@ -347,10 +347,10 @@ def _short(experts: outcome.StudySheet, decode: outcome.StudySheet) -> Iterator[
     """The fastest mixture to train beside the dense models, and its tokens at the smallest and largest batch."""
     size, rate = _by_model(experts, "parameters"), _by_model(experts, _RATE)
     served = {column.name for column in decode.columns}
-    known = {name for name in filter(_is_mixture, size) if _twin(name) in rate} & served
-    if _DENSE not in rate or _DENSE not in served or not known:
+    mixtures = {name for name in filter(_is_mixture, size) if _twin(name) in rate} & served
+    if _DENSE not in rate or _DENSE not in served or not mixtures:
         return
-    name = max(known, key=lambda name: size[name])
+    name = max(mixtures, key=lambda name: size[name])
     batch, ratio = decode.numbers("batch"), decode.numbers(name) / decode.numbers(_DENSE)
     places = sorted({0, int(np.nanargmax(ratio)), len(batch) - 1})
     slower = ", ".join(f"{ratio[at]:.1f} times as long at batch {batch[at]:.0f}" for at in places)
@@ -401,7 +401,7 @@ def _width_findings(widths: outcome.StudySheet) -> Iterator[outcome.Finding]:
             words = (
                 f"{column.name.removeprefix('rate_')}: expert parallel {width[rate == best][-1]:.0f} trains fastest, "
             )
-            words += f"{best:,.0f} tokens per second and accelerator"
+            words += f"{best:,.0f} tokens per second per accelerator"
             short = f"; the widest, {width[-1]:.0f}, reaches {rate[-1] / best:.2f} of it"
             words += f"{short if rate[-1] < best else ', the widest that was tried'}."
             yield outcome.Finding("Width", words)

@@ -194,15 +194,15 @@ def _short(
     needed: str,
 ) -> Iterator[Finding]:
     """The speed-up with its largest factor, and the condition of a claimed speed-up."""
-    known = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
-    if not known:
+    computed = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
+    if not computed:
         return
     old, new = (positions(plans.text("accelerator")[[pair[end] for pair in pairs]])[0] for end in (0, 1))
     models = positions(plans.text("model")[[pair[0] for pair in pairs]])[0]
     names = [str(name) for name in plans.text("name")]
-    least, most = (pick(known, key=lambda place: totals[place]) for pick in (min, max))
+    least, most = (pick(computed, key=lambda place: totals[place]) for pick in (min, max))
     ends = [f"{totals[i]:.1f} times ({names[pairs[i][1]]} against {names[pairs[i][0]]})" for i in (least, most)]
-    mean = np.exp(np.mean([np.log(gains[place]) for place in known], axis=0))
+    mean = np.exp(np.mean([np.log(gains[place]) for place in computed], axis=0))
     largest = [f"{factors[i]} {mean[i]:.1f}" for i in np.argsort(-mean)[:3]]
     yield in_short(
         f"per accelerator {' and '.join(new)} trains {' and '.join(models)} {ends[0]} to {ends[1]} as fast as "

@@ -283,7 +283,8 @@ def study(name: str) -> Study:
 
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
     """A column of a study in the shape of a schema column."""
-    return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
+    unit = "" if kind in ("text", "result-text", "name") else unit
+    return Column("study", name, kind, unit, "", "", (), "", False, meaning or name)
 
 
 @cache
@@ -300,7 +301,7 @@ def _column(kind: str, name: str, facts: Mapping[str, object], key: bool) -> Col
     for line in _declared("columns").get(kind, ()):
         if name == line["column"] or (not key and fnmatchcase(name, line["column"])):
             return own_column(name, line["unit"], line["meaning"].format(**facts))
-    return own_column(name, kind="name" if key else "text")
+    return own_column(name, kind="name" if key else "result-text")
 
 
 def charts_of(
@@ -494,13 +495,13 @@ def read_inputs(
         faults += more
     if faults:
         raise InputError(faults)
-    known = with_rows(load_catalog(catalog), tables)
-    faults = name_faults(plans, known)
+    merged = with_rows(load_catalog(catalog), tables)
+    faults = name_faults(plans, merged)
     if faults:
         raise InputError(faults)
     if full:
         settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
-    return Inputs(known, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
+    return Inputs(merged, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
 
 
 def _whole(table: Table) -> Table:
@@ -521,7 +522,7 @@ def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
 def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:
     """Settings of the sheet, defaults for missing settings, and every fault."""
     values = {setting.name: setting.default for setting in study.settings}
-    known = {setting.name: setting for setting in study.settings}
+    by_name = {setting.name: setting for setting in study.settings}
     faults: list[Fault] = []
     with Workbook(path) as book:
         sheet = book.sheet(SHEET)
@@ -532,9 +533,9 @@ def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[F
         word = str(cells[row].get(1) or "").strip()
         if not word:
             continue
-        setting = known.get(word.casefold().replace(" ", "_"))
+        setting = by_name.get(word.casefold().replace(" ", "_"))
         if setting is None:
-            hint = partial(nearest, word, tuple(entry.replace("_", " ") for entry in known))
+            hint = partial(nearest, word, tuple(entry.replace("_", " ") for entry in by_name))
             place = f"{name} [{SHEET}!{column_letters(1)}{row}]"
             faults.append(Fault(place, f'no setting "{word}" in the study {study.name}', hint))
             continue

@@ -112,11 +112,13 @@ def _pairs(inputs: Inputs) -> Iterator[_Pair]:
         if not (machine and against):
             problem = f'pairs must be "MACHINE{_AGAINST}MACHINE" with commas between, got "{machine or against}"'
             raise InputError(Fault(inputs.place, problem))
-    known = {str(name) for plans in inputs.plans.values() for name in plans.text("accelerator")}
-    unknown = [name for names in asked for name in names if name.casefold() not in {word.casefold() for word in known}]
+    machines = {str(name) for plans in inputs.plans.values() for name in plans.text("accelerator")}
+    unknown = [
+        name for names in asked for name in names if name.casefold() not in {word.casefold() for word in machines}
+    ]
     if unknown:
         raise InputError(
-            Fault(inputs.place, f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(known))}')
+            Fault(inputs.place, f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(machines))}')
         )
     return (_Pair(kind, *names) for kind in _WORK if kind in inputs.plans for names in asked)
 
@@ -146,8 +148,8 @@ def _rent(
 def _stated(catalog: Catalog, machines: Sequence[str]) -> Array:
     """Purchase prices of the sheet prices, NaN without one. [USD]"""
     prices = catalog.tables["prices"]
-    known = dict(zip(prices.text("price").tolist(), prices.number("capex").tolist(), strict=True))
-    return np.array([known.get(name, np.nan) for name in machines])
+    price_of = dict(zip(prices.text("price").tolist(), prices.number("capex").tolist(), strict=True))
+    return np.array([price_of.get(name, np.nan) for name in machines])
 
 
 def _owned(catalog: Catalog, free: bool, changes: Mapping[str, float]) -> Catalog:
@@ -172,12 +174,12 @@ def _purchase(
         cost, hour = (paid.number(name) for name in asked)
         price = _stated(bought, plans.text("accelerator").tolist())
         energy = unpaid.number("accelerator_hour_cost")
-        known = _stated(inputs.catalog, plans.text("accelerator").tolist())
+        stated = _stated(inputs.catalog, plans.text("accelerator").tolist())
         for place, pair in enumerate(pairs):
             if pair.kind != kind:
                 continue
             asked_rows, reference = (_rows(inputs, good, kind, name) for name in pair[1:])
-            reference_cost = np.where(np.isnan(known[reference]), np.nan, cost[reference])
+            reference_cost = np.where(np.isnan(stated[reference]), np.nan, cost[reference])
             if np.isfinite(reference_cost).any():
                 hours = break_even_cost_rate(hour[asked_rows], cost[asked_rows], np.nanmin(reference_cost))
                 prices = break_even_price(price[asked_rows], hour[asked_rows], energy[asked_rows], hours)
@@ -205,8 +207,8 @@ def _findings(
 
 def _moved(values: Array) -> float:
     """Largest over smallest break-even price along the varied term, less 1, of the most sensitive pair."""
-    known = values[:, np.isfinite(values).all(axis=0)]
-    return float(np.max(known.max(axis=0) / known.min(axis=0)) - 1.0) if known.size else 0.0
+    computed = values[:, np.isfinite(values).all(axis=0)]
+    return float(np.max(computed.max(axis=0) / computed.min(axis=0)) - 1.0) if computed.size else 0.0
 
 
 _SIZES = ("num_accelerators", "prefill_accelerators")
@@ -356,9 +358,9 @@ def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Ite
     cost, size = _within(results, targets), len(names)
     at, other = (np.array([names.index(name) if name else -1 for name in column]) for column in (attention, experts))
     for model in dict.fromkeys(plans.text("model").tolist()):
-        mine = plans.text("model") == model
-        alone, _ = _cheapest(np.where(mine & ~split, cost, np.inf), (at,), (size,))
-        pairs, rows = _cheapest(np.where(mine & split, cost, np.inf), (at, other), (size, size))
+        of_model = plans.text("model") == model
+        alone, _ = _cheapest(np.where(of_model & ~split, cost, np.inf), (at,), (size,))
+        pairs, rows = _cheapest(np.where(of_model & split, cost, np.inf), (at, other), (size, size))
         yield _ExpertPools(model, names, alone, pairs, rows, plans, results)
 
 
@@ -406,7 +408,8 @@ def _pool_findings(pairs: _PoolPairs, gains: StudySheet, worth: Array) -> Iterat
     )  # fmt: skip
     costs = gains.numbers("cost_of_the_pair")
     for prompt, row, pair_cost, saved in zip(prompts, rows, costs, saving, strict=True):
-        yield finding("pool", **row, prompt=prompt, cost=pair_cost, saving=saved)
+        kind = "pool" if row["decode"] != row["prefill"] else "one kind"
+        yield finding(kind, **row, prompt=prompt, cost=pair_cost, saving=saved)
     price = {name: hour * HOUR for name, hour in _prices(pairs.plans, pairs.results).items()}
     ratio = worth / np.array([price.get(name, np.nan) for name in names])
     best = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)

@@ -107,11 +107,13 @@ def _memory_findings(cases: list[str], memory: Table, alive: np.ndarray) -> Iter
         return
     best = int(np.nanargmax(worth))
     rows = {case: [row for row, name in enumerate(cases) if name == case] for case in dict.fromkeys(cases)}
-    held = {case: (alive[own[0]], alive[own[-1]]) for case, own in rows.items()}
-    most = max(held, key=lambda case: held[case][1] / held[case][0])
-    yield finding("memory short", case=cases[best], worth=worth[best], size=size[best], most=most, held=held[most])
-    for case, own in rows.items():
-        pays = [float(size[row]) for row in own if str(memory["pays"][row]) == "pays"]
+    alive_at_ends = {case: (alive[rows_of_case[0]], alive[rows_of_case[-1]]) for case, rows_of_case in rows.items()}
+    most = max(alive_at_ends, key=lambda case: alive_at_ends[case][1] / alive_at_ends[case][0])
+    yield finding(
+        "memory short", case=cases[best], worth=worth[best], size=size[best], most=most, held=alive_at_ends[most]
+    )
+    for case, rows_of_case in rows.items():
+        pays = [float(size[row]) for row in rows_of_case if str(memory["pays"][row]) == "pays"]
         yield finding("memory pays", case=case, size=max(pays)) if pays else finding("memory never pays", case=case)
 
 
@@ -132,7 +134,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     rates, growths = zip(*cases, strict=True)
     columns: Columns = [
         ("case", names), ("request_rate", [f"{rate:,g} requests/s" for rate in rates]), ("growth", growths),
-        *result_columns(results, wanted), ("waiting_share", worth),
+        *result_columns(results, wanted), ("waiting_share", 100.0 * worth),
     ]  # fmt: skip
     plans = [answer[PLAN] for answer in answers if PLAN in answer]
     drawn = [(plan, evaluate(plan, inputs.catalog)) for plan in plans]

@@ -122,19 +122,19 @@ def _memories_short(
     kinds: Sequence[str], labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bounds: np.ndarray
 ) -> Iterator[outcome.Finding]:
     orders = [_rising(bandwidth, time) for time in tpot]
-    known = [place for place, order in enumerate(orders) if len(order) > 1]
-    if not known:
+    computed = [place for place, order in enumerate(orders) if len(order) > 1]
+    if not computed:
         return
-    gain = {place: tpot[place][orders[place][0]] / tpot[place][orders[place][-1]] for place in known}
-    least, most = (pick(known, key=lambda place: gain[place]) for pick in (min, max))
+    gain = {place: tpot[place][orders[place][0]] / tpot[place][orders[place][-1]] for place in computed}
+    least, most = (pick(computed, key=lambda place: gain[place]) for pick in (min, max))
     first, last = orders[most][0], orders[most][-1]
-    knees = {place: _knee(bandwidth, tpot[place]) for place in known}
+    knees = {place: _knee(bandwidth, tpot[place]) for place in computed}
     clauses = [
         f"{bandwidth[at]:.1f} TB/s ({labels[at]}) for {kinds[place]}" for place, at in knees.items() if at is not None
     ]
     second = "more bandwidth helps to the end of what was tried"
     if clauses:
-        limits = dict.fromkeys(str(bounds[place][orders[place][-1]]) for place in known)
+        limits = dict.fromkeys(str(bounds[place][orders[place][-1]]) for place in computed)
         second = (
             f"beyond {'; '.join(clauses)} less than half of a further gain in bandwidth shortens a token, limited in "
             f"the end by {' or '.join(limits)}"

@@ -19,7 +19,7 @@ from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import OWN_RUNS, PLAN_TABLES, Column, results_of, schema, table_schema
-from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, lines_of, write_table
+from xlperf.workbook.package import Formulas, column_width, data_rows, lines_of, write_table
 from xlperf.workbook.style import BAD_FILL, BAD_INK, aligned_format, home, page_setup, put, shown_width, title
 
 if TYPE_CHECKING:
@@ -130,8 +130,11 @@ TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00
 """Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
-_LONG_TEXT = {"source": 140.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0}
-_WRAPPED = ("aliases", "source", "notes")
+_LONG_TEXT = {"source": 140.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0,
+              "dimensions": 44.0}  # fmt: skip
+_WIDE_LETTER = 1.1
+"""Width of a letter of names in capitals, over that of a letter of a sentence. [-]"""
+_WRAPPED = ("aliases", "source", "notes", "dimensions")
 
 
 def sheet_columns(kind: str) -> list[Column]:
@@ -181,7 +184,7 @@ def data_sheet(
         letter = get_column_letter(offset)
         if column.is_result:
             values = [*results[column.name], *[""] * BLANK_ROWS] if column.name in results else [None] * BLANK_ROWS
-            code = FLAG_FORMAT if column.kind == "result-flag" else aligned_format(column, values)
+            code = aligned_format(column, values)
             for row in range(len(rows) + BLANK_ROWS):
                 cell: Any = sheet.cell(top + 1 + row, offset)
                 value = values[row] if row < len(values) else None
@@ -421,7 +424,7 @@ def _even_rows(sheet: Worksheet, columns: Sequence[Column], first: int, count: i
             if column.name in _LONG_TEXT:
                 own = sheet.column_dimensions[get_column_letter(offset)]
                 wraps = column.name in _WRAPPED and not own.hidden and isinstance(cell.value, str)
-                lines = lines_of(cell.value, own.width - 3.0) if wraps else 1
+                lines = lines_of(cell.value, own.width / _WIDE_LETTER - 3.0) if wraps else 1
                 deepest = max(deepest, lines)
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
             elif offset == 1:

@@ -243,9 +243,6 @@ def packed(workbook: Workbook, formulas: Formulas) -> bytes:
     return _zipped(workbook_bytes(workbook), valued)
 
 
-FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
-
-
 def with_values(part: str, values: Mapping[str, Any]) -> str:
     """The text of a sheet's part with values beside its formulas.
 

@@ -392,13 +392,13 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         column, own = results_of(kind).by_name[name], results.get(kind, {})
         failed = f"ISERROR({column_reference(column)})*1"
         words = f"{'Plans' if kind in PLAN_TABLES else 'Rows'} of {kind} without a result"
-        count = _counted(own.get(name), lambda cell: isinstance(cell, CellError))
-        checks.append(Check(words, f"SUMPRODUCT({failed})", count, first=_first_cell(failed, column)))
+        missing = _counted(own.get(name), lambda cell: isinstance(cell, CellError))
+        checks.append(Check(words, f"SUMPRODUCT({failed})", missing, first=_first_cell(failed, column)))
         if kind in PLAN_TABLES:
             fits = column_reference(results_of(kind).by_name["fits"])
             formula = f"MAX(COUNTIF({fits},FALSE),COUNTIF({fits},0))"
-            count = _counted(own.get("fits"), lambda cell: cell is False)
-            checks.append(Check(f"Plans of {kind} that do not fit in memory", formula, count))
+            too_large = _counted(own.get("fits"), lambda cell: cell is False)
+            checks.append(Check(f"Plans of {kind} that do not fit in memory", formula, too_large))
     return checks
 
 

@@ -284,6 +284,8 @@ def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: flo
         row = last + 1
 
 
+FLAG_FORMAT = '[=1]"yes";[=0]"no";General'
+"""Number format of computed flags."""
 _COUNT = "#,##0"
 _FORMATS = {row["column or unit"]: row["format"] for row in resources.rows("workbook/number_formats.csv")}
 """Number formats of columns (TABLE.COLUMN, or COLUMN of numbers without a unit) and of units."""
@@ -299,7 +301,7 @@ def number_format(column: Column) -> str:
     '0.0 %'
     """
     if column.is_text or column.kind in ("flag", "result-flag"):
-        return "General"
+        return FLAG_FORMAT if column.kind == "result-flag" else "General"
     if (own := _FORMATS.get(f"{column.table}.{column.name}")) is not None:
         return own
     if column.unit in ("", "-"):
@@ -314,12 +316,12 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
 
     >>> from xlperf.catalog.schema import column
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
-    '[=0]0;[<0.005]0.0E+00;#,##0.00'
+    '[=0]#,##0.00;[<0.005]0.0E+00;#,##0.00'
 
     Sections with a condition lose the sign of values below 0, so changes are shown without powers of ten.
 
     >>> fitted_format(column("cost_bridge", "cost_change"), [0.0472, -0.0114])
-    '#,##0.0000;-#,##0.0000;0'
+    '#,##0.0000;-#,##0.0000'
     """
     own = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     numbers = sorted(abs(v) for v in own if v)
@@ -337,8 +339,8 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     decimals = next((own for own in range(decimals) if all(round(v, own) == v for v in numbers)), decimals)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
     if min(own) < 0.0:
-        return f"{digits};-{digits};0"
-    return f"[=0]0;[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
+        return f"{digits};-{digits}"
+    return f"[=0]{digits};[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
 
 
 def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) -> str:

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.units import YEAR, factor
-from xlperf.equations.cost.tco import (
-    accelerator_cost_rate,
-    building_power,
-    cost_per_token,
-    energy_cost_rate,
-    energy_per_token,
-)
+from xlperf.equations.cost.tco import accelerator_cost_rate, cost_per_token, energy_cost_rate, energy_per_token
 
 HOURLY = factor("USD/h")
 OWNED = {
@@ -70,9 +64,7 @@ def test_parts_of_an_owned_accelerator() -> None:
 
 
 def test_energy_and_cost_follow_accelerators_over_rate() -> None:
-    power = building_power(1000.0, 1.2)
-    assert power == 1200.0
-    assert energy_per_token(power, 8.0, 96.0) == 100.0
+    assert energy_per_token(1200.0, 8.0, 96.0) == 100.0
     np.testing.assert_allclose(cost_per_token(3.0, [1.0, 2.0], [6.0, 6.0]), [0.5, 1.0])
 
 

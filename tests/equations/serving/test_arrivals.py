@@ -219,7 +219,7 @@ def test_columns_that_say_nothing_are_refused(catalog: Catalog, row: dict[str, A
 @pytest.mark.parametrize(("stages", "wanted"), [(1.0, 16.0), (2.0, 8.0), (4.0, 4.0), (32.0, 1.0)])
 def test_a_pass_takes_the_prompts_of_one_batch_of_a_pipeline(stages: float, wanted: float) -> None:
     """16 requests of one step each all end at once; with four stages a quarter of them is in each."""
-    columns = (1.0, 64.0, stages, 0.0, 1.0, 1.0, 0.0, stages, 1.0, 100.0, 8192.0, 0.0, 256.0)
+    columns = (1.0, 64.0, stages, 0.0, 1.0, 1.0, 0.0, stages, 1.0, 100.0, 8192.0, 0.0, 256.0, stages)
     work = RequestLoad(*(np.array([value]) for value in columns))
     assert work.prompts(np.array([16.0]))[0] == pytest.approx(wanted, rel=1e-5)
 

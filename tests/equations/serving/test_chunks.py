@@ -17,7 +17,7 @@ from xlperf.equations.serving.queueing import Service, closed_state
 
 def load(mixed: float = 1.0, steps: float = 1000.0, chunk: float = 256.0) -> RequestLoad:
     """Prompts of 1,024 tokens in passes of some tokens; products are compute-bound from 256 rows on."""
-    columns = (steps, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1024.0, chunk, mixed, 256.0)
+    columns = (steps, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1024.0, chunk, mixed, 256.0, 1.0)
     return RequestLoad(*(np.array([value]) for value in columns))
 
 

@@ -36,7 +36,8 @@ def test_experts_and_the_sort_of_logits_leave_half_of_the_cache(catalog: Catalog
     """Qwen3-235B-A22B in FP8 on four H100: 8.11 GiB hold 178,880 tokens [vllm issue 21348, July 2025, with a connector
     that has buffers of its own]; the newest release samples without a sort.
     """
-    plan = {"ranks": 4, "model": "Qwen3-235B-A22B", "precision": "fp8", "prompt_length": 15, "prefill_tokens": 8192}
+    plan = {"ranks": 4, "model": "Qwen3-235B-A22B", "precision": "fp8", "prompt_length": 15, "prefill_tokens": 8192,
+            "memory_fraction": 0.9}  # fmt: skip
     early, late = (started(catalog, **plan, software_release=release) for release in ("0.9.2", ""))
     assert 178_880 < early.number("kv_cache_tokens")[0] < 1.2 * 178_880
     token = 94 * 2 * 128 * 2.0
@@ -75,6 +76,20 @@ def test_vllm_of_2024_keeps_less_beside_a_dense_model(catalog: Catalog) -> None:
     assert result.number("memory_weights")[0] + twice == pytest.approx(57.752 * GIB, rel=0.001)
     cache = 79_392 * 2 * 126 * 2 * 128 * 2.0
     assert beside(result, 126 * 2 * 128 * 2.0) == pytest.approx(0.9 * SHOWN / GIB - 57.752 - cache / GIB, rel=0.2)
+
+
+def test_the_newest_vllm_has_a_larger_share_and_longer_passes(catalog: Catalog) -> None:
+    """0.92 of the memory since 0.21 [vllm pull request 38284]; 16,384 tokens a pass on 160 GiB and more since 0.28
+    [pull request 51726, issue 53961], which take 23.32 GiB for a request of DeepSeek-V4-Pro on MI300X.
+    """
+    plan = {"model": "DeepSeek-V4-Pro", "accelerator": "MI300X", "precision": "fp4", "activation_precision": "fp8",
+            "kv_precision": "fp8", "prompt_length": 1_048_575}  # fmt: skip
+    assert started(catalog, 8, **plan).number("memory_kv_cache")[0] == pytest.approx(23.32 * GIB, rel=0.01)
+    blank, stated, before = (
+        started(catalog, model="Qwen2.5-7B", precision="bf16", prompt_length=4095, **more).number("kv_cache_tokens")[0]
+        for more in ({}, {"memory_fraction": 0.92}, {"memory_fraction": 0.9})
+    )
+    assert blank == stated > before
 
 
 @pytest.mark.parametrize(("ranks", "requests"), [(1, 20.43), (8, 156.9)])

@@ -244,7 +244,7 @@ def test_an_index_takes_small_kernels(
     plan = {"model": model, "accelerator": accelerator, "num_accelerators": 8, "tensor_parallel": 8, "concurrency": 1,
             "software": software, "mode": "continuous", "precision": "fp8"}  # fmt: skip
     result = results(catalog, {**plan, "prompt_length": lengths[0], "output_length": lengths[1]})
-    assert 0.69 * measured < 1e3 * result.number("tpot")[0] < 1.15 * measured
+    assert 0.66 * measured < 1e3 * result.number("tpot")[0] < 1.15 * measured
     assert 1e3 * result.number("tpot_low")[0] < measured < 1e3 * result.number("tpot_high")[0]
 
 

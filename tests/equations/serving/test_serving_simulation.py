@@ -21,7 +21,6 @@ from xlperf.equations.serving.queueing import (
     in_turn,
     run_rate,
     run_state,
-    run_wait,
     spread_quantiles,
     uneven_time,
 )
@@ -50,7 +49,7 @@ def linear(times: tuple[float, float, float, float], prompt: float) -> BatchTime
 
 
 def requests_of(steps: float, most_prompts: float = 1.0) -> RequestLoad:
-    columns = (steps, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, most_prompts, 0.0, 1.0)
+    columns = (steps, most_prompts, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, most_prompts, 0.0, 1.0, 1.0)
     return RequestLoad(*(np.array([value]) for value in columns))
 
 
@@ -64,7 +63,7 @@ def opened(
 ) -> tuple[Service, Steady]:
     asked = requests_of(times[3], prompts)
     state = Replicas(linear(times, prompt), asked, np.array([1e4])).at_rate(np.array([rate]))
-    result, interval = state.service(service(*times)), state.prefill / asked.pipeline_stages
+    result, interval = state.service(service(*times)), state.prefill / asked.prefill_overlap
     return result, result.open_state(np.array([rate]), NONE, state.running, state.least_share, interval)
 
 
@@ -183,7 +182,7 @@ def test_all_requests_at_once(
     steady = closed_state(every, requests, room)
     early = closed_state(every._replace(burst_fraction=ONE), requests, room)
     result = run_state(early, steady, first_of_run(requests, room), NONE, requests)
-    first = result.first_token + run_wait(result.queue_time, requests, requests)
+    first = result.first_token + 0.5 * result.queue_time
     assert first[0] == pytest.approx(waited, rel=0.25 if varied else 0.08)
     time = number / run_rate(every, room, requests, steady.rate, room / steady.rate, varied)[0]
     assert time == pytest.approx(seen, rel=0.15 if varied else 0.01)

@@ -73,6 +73,7 @@ def design_cost(
     memory = np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_price, 0.0)
     within = np.where(inside < stacks, 0.0, memory)
     module = _module(design, package, area, base_area, chip, base, below, on_carrier, within)
+    # Cost of the tested module with all memory, then one-time costs and the unit on its board [USD].
     cost = dies.module_cost(module)._asdict()
     cost["total"] = cost["total"] + (memory - cost["memory"])
     cost["memory"] = memory
@@ -80,8 +81,8 @@ def design_cost(
     bill = cost["total"] + design.board_cost
     unit = bill + one_time["nre_per_unit"]
     # Carbon of dies, memory and package per module that passes the final test [kg].
-    good = np.where(unit == unit, module.stack_yield * module.bonding_yield * below.attach_yield, np.nan)
-    sold = good * module.final_yield
+    bonded = np.where(unit == unit, module.stack_yield * module.bonding_yield * below.attach_yield, np.nan)
+    sold = bonded * module.final_yield
     made = (num_dies * chip.carbon + num_base * base.carbon) / sold
     stored = np.where(stacks > 0.0, stacks * design.stack_capacity * design.memory_carbon, 0.0) / sold
     carrier = np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area) / below.carrier_yield
@@ -243,6 +244,7 @@ def _module(
     """Costs and yields of the parts of a module: dies with bumps, memory, carrier, substrate with assembly."""
     num_dies, num_base = design.num_dies, design.num_base_dies
     based, stacked = num_base > 0.0, package.structure == STACKED
+    # Bumps of all dies, bonding of stacked dies, and parts that assembly places.
     bumps = area * num_dies * package.bump_price + base_area * num_base * package.bump_price
     bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
     assembled = on_carrier + below.bridges + np.where(stacked, num_dies, 0.0)
@@ -273,6 +275,7 @@ def _one_time(
 ) -> dict[str, Array]:
     """One-time costs of modules, chips, masks and package, in total and per module."""
     num_dies, num_base, volume = design.num_dies, design.num_base_dies, design.volume
+    # Design of the modules of the dies and of their link, of the dies, and their masks; the same of base dies; package.
     based = np.where(num_base > 0.0, 1.0, 0.0)
     module_rate, chip_rate, fixed, mask_set = (
         np.where(based > 0.0, getattr(base_node, name), 0.0)
@@ -327,6 +330,7 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
         "a die of {across:.4g} x {down:.4g} mm ({area:.4g} mm2) is larger than the reticle of {wide:g} x {high:g} mm; "
         "split it, or give its node a stitch yield"
     )
+    # Numbers that must or must not be given, then the reticle.
     rules = [
         DesignRule(
             "link_bandwidth",

@@ -294,17 +294,15 @@ def module_cost(module: Module) -> ModuleCost:
     return ModuleCost(*(np.asarray(part) for part in parts))
 
 
-def chip_nre(
-    area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed: Numeric = 0.0, mask_set: Numeric = 0.0
-) -> Array:
-    r"""One-time cost of designing a module or a chip, and of its masks.
+def chip_nre(area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed: Numeric = 0.0) -> Array:
+    r"""One-time cost of designing a module or a chip, without masks.
 
-    .. math:: c = n\,(A\,p + f + m)
+    .. math:: c = n\,(A\,p + f)
 
     Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))  # Two designs of 100 x 1000 + 5000 + 20000 USD
-    250000.0
+    >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0))  # Two designs of 100 x 1000 + 5000 USD
+    210000.0
 
     Parameters
     ----------
@@ -312,14 +310,12 @@ def chip_nre(
     num_designs : Different designs n of this area. [-]
     price_per_area : Design effort p per area. [USD/mm2]
     fixed : Cost f of any design. [USD]
-    mask_set : Price m of the masks of a design. [USD]
 
     Returns
     -------
     cost : One-time cost. [USD]
     """
-    each = array(area) * array(price_per_area) + array(fixed) + array(mask_set)
-    return np.asarray(array(num_designs) * each)
+    return np.asarray(array(num_designs) * (array(area) * array(price_per_area) + array(fixed)))
 
 
 def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:

@@ -10,7 +10,6 @@ from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
 from xlperf.base.units import YEAR
 from xlperf.equations.cost.tco import (
     Terms,
-    building_power,
     capital_recovery_rate,
     carbon_of_energy,
     energy_cost_rate,
@@ -55,7 +54,7 @@ class OwnerTerms(NamedTuple):
     @property
     def grid_power(self) -> Array:
         """Power from the grid at full load. [W]"""
-        return building_power(self.server_power, self.power_usage_effectiveness)
+        return np.asarray(self.server_power * self.power_usage_effectiveness)
 
 
 def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTerms:
@@ -123,6 +122,7 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
     """Cost of an hour of an accelerator in a server, by part; the parts add up to :func:`owned_cost_rate`."""
     terms = owner_terms(server, network, drawn)
     total = owned_cost_rate(*terms)
+    # Parts for a second of used time: energy, capital of servers and building, quoted lines, and lost time.
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
     energy = energy * terms.load_share
     used = terms.utilization / (1.0 - server.downtime_share)
@@ -289,7 +289,7 @@ def server_terms(server: Columns, power_limit: Array) -> Terms:
     """Cost and power of an accelerator at its power limit, in the cluster of its server's row."""
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
     full = working_terms(pool)
-    grid = building_power(power_limit, server.power_usage_effectiveness)
+    grid = power_limit * server.power_usage_effectiveness
     return full._replace(accelerator_share=np.minimum(grid / full.power, 1.0))
 
 
@@ -326,7 +326,7 @@ def owned_hour(
         return pool_mean(hours[0][name], hours[1][name], prefill_share)
 
     grid = pool_mean(terms[0].grid_power, terms[1].grid_power, prefill_share)
-    paid = [hour["cost_rate"] * each.utilization for hour, each in zip(hours, terms, strict=True)]
+    paid = [hour["cost_rate"] * pool.utilization for hour, pool in zip(hours, terms, strict=True)]
     switches, cables, transceivers = (
         pool_mean(one, other, prefill_share) for one, other in zip(decode.parts, prefill.parts, strict=True)
     )

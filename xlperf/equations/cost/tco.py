@@ -16,29 +16,6 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, power
 from xlperf.base.units import HOUR, YEAR
 
 
-def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) -> Array:
-    r"""Grid power of one accelerator, with cooling and distribution.
-
-    .. math:: P = P_s\,\mathrm{PUE}
-
-    Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 5,
-    doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    >>> float(building_power(1000.0, 1.25))  # 1000 W x 1.25
-    1250.0
-
-    Parameters
-    ----------
-    server_power : Power of one accelerator with its share of the server. [W]
-    power_usage_effectiveness : Power into the building over power into the servers, 1 or more. [-]
-
-    Returns
-    -------
-    power : Power into the building. [W]
-    """
-    return np.asarray(array(server_power) * array(power_usage_effectiveness))
-
-
 def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, energy_price: Numeric) -> Array:
     r"""Cost of the electric energy of one accelerator at full load.
 
@@ -60,7 +37,7 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
     -------
     cost_rate : Cost of energy per second. [USD/s]
     """
-    return np.asarray(building_power(server_power, power_usage_effectiveness) * array(energy_price))
+    return np.asarray(array(server_power) * array(power_usage_effectiveness) * array(energy_price))
 
 
 def mean_load(
@@ -272,10 +249,13 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     return np.asarray(array(energy) * array(carbon_intensity))
 
 
-def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day: Numeric = 24.0 * HOUR) -> Array:
+_DAY = 24.0 * HOUR
+
+
+def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric) -> Array:
     """Mean of a daily profile over a time, relative to the mean of a day; 1 for an unknown start."""
-    values, begin = np.stack([array(each) for each in by_hour], axis=-1), array(start) / array(day)
-    length = array(duration) / array(day)
+    values, begin = np.stack([array(hour) for hour in by_hour], axis=-1), array(start) / _DAY
+    length = array(duration) / _DAY
     parts = values.shape[-1]
     # Integral of the profile up to each hour [day].
     whole = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=-1) / parts], axis=-1)
@@ -538,7 +518,7 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
 
     Parameters
     ----------
-    power : Power P of one accelerator, e.g. :func:`building_power`. [W]
+    power : Power P of one accelerator, from the grid. [W]
     num_accelerators : Accelerators n that work on the tokens. [-]
     token_rate : Tokens r per second of all of them, above 0. [token/s]
 

@@ -15,8 +15,7 @@ from xlperf.equations.hardware import power
 
 PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 """Names of peak rates: ``flop_per_clock_<name>`` of a core, ``peak_flop_rate_<name>`` of its device."""
-_ROUNDING = 1e-12
-_CORE_ROUNDING = 1e-9
+_ROUNDING, _CORE_ROUNDING = 1e-12, 1e-9  # relative errors that count as rounding: of shares, and of areas of cores [-]
 LEAST_OTHER, USUAL_OTHER = 0.1, 0.2
 """Shares of the silicon for wires and control: a device below the first is illegal, below the second it gets a remark.
 A100 to B200 have 21 to 24 % (heuristic, this work). [-]"""
@@ -101,6 +100,7 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     voltage = power.voltage_share(share, least_voltage)
     switching = per_clock * clock * flop_energy * voltage * voltage
 
+    # Columns of the sheet devices_results.
     height = np.where(np.isnan(device.stack_height), memory.stack_height, device.stack_height)
     stack_capacity = height * memory.layer_capacity
     results = {
@@ -164,11 +164,11 @@ def _floor(device: Columns) -> _Floor:
 def _memory(device: Columns, memory: Columns, perimeter: Array, budget: Array) -> tuple[_Interface, Array]:
     """Memory stacks, and the number that the edge alone allows."""
     rate = power.stack_bandwidth(memory.interface_width, memory.pin_rate, device.memory_rate_share)
-    each = rate * memory.energy
+    stack_power = rate * memory.energy
     edge = (perimeter, device.memory_shoreline_share, memory.shoreline)
-    stacks = power.stack_count(*edge, budget, device.memory_power_share, each)
-    by_edge = power.stack_count(*edge, np.inf, device.memory_power_share, each)
-    return _Interface(stacks, stacks * rate, stacks * each, stacks * memory.interface_area), by_edge
+    stacks = power.stack_count(*edge, budget, device.memory_power_share, stack_power)
+    by_edge = power.stack_count(*edge, np.inf, device.memory_power_share, stack_power)
+    return _Interface(stacks, stacks * rate, stacks * stack_power, stacks * memory.interface_area), by_edge
 
 
 def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _Interface:
@@ -177,7 +177,7 @@ def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _In
     lanes = np.floor(perimeter * device.link_shoreline_share * link.shoreline_bandwidth / link.lane_rate)
     lanes = np.where(linked, lanes, 0.0)
     bandwidth = np.where(linked, lanes * link.lane_rate, 0.0)
-    area = power.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
+    area = bandwidth / link.shoreline_bandwidth * link.interface_depth  # of the PHYs at the edge
     return _Interface(lanes, bandwidth, np.where(linked, bandwidth * link.energy, 0.0), np.where(linked, area, 0.0))
 
 
@@ -186,7 +186,7 @@ def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Ar
     link, linked = technologies.die_link, _present(technologies.die_link)
     crossing = memory_bandwidth * ((device.num_dies - 1.0) / device.num_dies)
     crossing = np.where(np.isnan(device.die_link_bandwidth), crossing, device.die_link_bandwidth)
-    area = 2.0 * power.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
+    area = 2.0 * (crossing / link.shoreline_bandwidth * link.interface_depth)
     drawn = np.where(linked, crossing * link.energy, 0.0)
     return _Interface(crossing / link.lane_rate, crossing, drawn, np.where(linked, area, 0.0))
 
@@ -194,7 +194,7 @@ def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Ar
 def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> _Cores:
     """Cores of the compute area: SRAM scales with its cell, logic with its density, the clock with the node."""
     core, node, stated = technologies.core, technologies.compute, technologies.core_node
-    sram = core.shared_memory_capacity + core.register_capacity
+    sram = core.shared_memory_capacity + core.register_capacity  # [B]
     logic = np.maximum(core.core_area - sram * (stated.sram_cell_area / stated.sram_cell_share), 0.0)
     area = sram * (node.sram_cell_area / node.sram_cell_share) + logic * (stated.logic_density / node.logic_density)
     number = np.floor(np.floor(compute_area / area) * device.enabled_share)
@@ -245,6 +245,7 @@ def _broken(
 ) -> dict[str, np.ndarray]:
     """Devices by the reason why they are illegal."""
     based = device.num_base_dies > 0.0
+    # Edge of all dies; the links between them need twice the edge of their traffic, outside the outer perimeter.
     die_edges = device.num_dies * power.outer_perimeter(device.die_area, device.aspect_ratio)
     crossed = _present(technologies.die_link)
     shoreline = device.memory_shoreline_share + device.link_shoreline_share

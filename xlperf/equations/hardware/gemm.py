@@ -45,13 +45,11 @@ MOST_SPLITS = TILES["serving"][2].max()  # most splits of the depth, each with i
 _MANY = 2048  # number of products from which tiles are tried one by one, to stay in the processor's cache [-]
 
 
-def _tile_memory(
-    tile_rows: Numeric,
-    tile_columns: Numeric,
-    stage_depth: Numeric = 128.0,
-    sum_size: Numeric = 4.0,
-    register_size: Numeric = 131072.0,
-) -> Array:
+_STAGE_DEPTH, _SUM_SIZE, _REGISTERS = 128.0, 4.0, 131072.0
+"""Bytes of a stage along the depth, of a sum in FP32, and of the sums that registers hold. [B]"""
+
+
+def _tile_memory(tile_rows: Numeric, tile_columns: Numeric) -> Array:
     """Shared memory of a tile of a product: two stages of both panels, and sums beyond the registers. [B]
 
     Heuristic, this work, after the software pipelines of tiled products (CUTLASS, efficient_gemm.md). Tiles of 256 x
@@ -61,8 +59,8 @@ def _tile_memory(
     96.0
     """
     rows, columns = array(tile_rows), array(tile_columns)
-    sums = np.maximum(array(sum_size) * rows * columns - array(register_size), 0.0)
-    return np.asarray(STAGES * array(stage_depth) * (rows + columns) + sums)
+    sums = np.maximum(_SUM_SIZE * rows * columns - _REGISTERS, 0.0)
+    return np.asarray(STAGES * _STAGE_DEPTH * (rows + columns) + sums)
 
 
 def product_traffic(
@@ -250,6 +248,39 @@ def tiled_product_time(
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
 
 
+def grouped_slowdown(
+    product_slowdown: Numeric, matrix_flop_rate: Numeric, vector_flop_rate: Numeric, usual_ratio: Numeric
+) -> Array:
+    r"""Time of grouped products over that of plain ones.
+
+    What is beyond 1 is work of the vector units (addresses, masks, scales of blocks): a smaller share where the matrix
+    units are slow beside them.
+
+    .. math:: 1 + (s - 1) \min\left(1, \frac{P_m}{r P_v}\right) \text{ where } s > 1
+
+    Heuristic, this work.
+
+    A slowdown of 1.5, measured where the matrix units are 13 times as fast, and where they are 3.25 times as fast:
+
+    >>> grouped_slowdown(1.5, np.array([13.0, 3.25]), 1.0, 13.0).tolist()
+    [1.5, 1.125]
+
+    Parameters
+    ----------
+    product_slowdown : Slowdown s on the machines where it was measured. [-]
+    matrix_flop_rate : Dense 16-bit peak of the matrix units. [FLOP/s]
+    vector_flop_rate : Peak of the vector units in FP32. [FLOP/s]
+    usual_ratio : Ratio r of both peaks on these machines. [-]
+
+    Returns
+    -------
+    slowdown : Slowdown on this machine. [-]
+    """
+    slowdown = array(product_slowdown)
+    share = np.minimum(array(matrix_flop_rate) / (array(usual_ratio) * array(vector_flop_rate)), 1.0)
+    return np.asarray(slowdown - np.maximum(slowdown - 1.0, 0.0) * (1.0 - share))
+
+
 def _few_rows_time(
     m: Numeric,
     n: Numeric,
@@ -291,6 +322,7 @@ def _many_products_time(
     fits: np.ndarray,
 ) -> Array:
     """Least :func:`tiled_product_time` over tile shapes, bit for bit, with common factors computed once."""
+    # Factors of one tile side, of a pair of sides, or of the splits of the depth alone.
     units = device.num_multiprocessors
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
@@ -308,10 +340,12 @@ def _many_products_time(
     outputs = m * n * batch / device.l2_bandwidth
     best: Array | None = None
     for (height, width, splits), legal in zip(shapes, fits, strict=True):
+        # One tile along the whole depth: arithmetic, and reads from the last-level cache.
         read = reading[height + width]
         time = np.maximum(arithmetic[height * width] + share * read, alone * read)
         time = (time * (at_once / splits)) * k
         time += wave_time * splits
+        # Whole waves of tiles over the multiprocessors; splits write and read their sums.
         waves = tall[height] * wide[width]
         waves *= calls[splits]
         waves /= at_once

@@ -10,7 +10,13 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, known_or, power, side_by_side
 from xlperf.base.units import factor
 from xlperf.equations.hardware.gemm import product_memory_traffic
-from xlperf.equations.hardware.roofline import STATIC_SHARE, Device, arithmetic_power, clock_limited_time
+from xlperf.equations.hardware.roofline import (
+    LEAST_VOLTAGE_SHARE,
+    STATIC_SHARE,
+    Device,
+    arithmetic_power,
+    clock_limited_time,
+)
 
 REFERENCE_ENERGY = 0.392 * factor("pJ/FLOP")
 """Energy of a 16-bit operation at 5 nm in the sheet technology, the reference of energy ratios. [J/FLOP]"""
@@ -83,12 +89,11 @@ def node_energy_ratio(
     return np.asarray(energy / reference * np.where(np.isnan(share), 1.0, share * share))
 
 
+_ROUNDED_CLOCK = 0.94  # least ratio of two clocks of a datasheet that counts as rounding [-]
+
+
 def peak_clock_rate(
-    peak_flop_rate: Numeric,
-    num_multiprocessors: Numeric,
-    clock_rate: Numeric,
-    nominal_clock_rate: Numeric,
-    rounding: Numeric = 0.94,
+    peak_flop_rate: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, nominal_clock_rate: Numeric
 ) -> Array:
     r"""Clock that yields the stated peak; a higher boost clock is headroom.
 
@@ -111,20 +116,18 @@ def peak_clock_rate(
     num_multiprocessors : Multiprocessors n; NaN: one. [-]
     clock_rate : Boost clock f; NaN means not stated. [Hz]
     nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
-    rounding : Least ratio of the two clocks that counts as rounding. [-]
 
     Returns
     -------
     clock : The boost clock if another argument is unknown. [Hz]
     """
     # Operations per clock and multiprocessor, rounded to a power of two in the logarithm.
-    clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
-    per_clock = each / clock
+    clock, unit_rate = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
+    per_clock = unit_rate / clock
     mantissa, exponent = np.frexp(np.where(np.isfinite(per_clock), per_clock, 1.0))
     power_of_two = np.ldexp(1.0, np.where(mantissa * mantissa < 0.5, exponent - 1, exponent))
-    stated = np.minimum(np.maximum(each / power_of_two, array(nominal_clock_rate)), clock)
-    headroom = stated < array(rounding) * clock
-    return np.asarray(np.where(headroom, stated, clock) + 0.0 * array(rounding))
+    stated = np.minimum(np.maximum(unit_rate / power_of_two, array(nominal_clock_rate)), clock)
+    return np.where(stated < _ROUNDED_CLOCK * clock, stated, clock)
 
 
 def _work_power(
@@ -160,7 +163,9 @@ def accelerator_power(
     constants = {name: values[:, 0] for name, values in constants.items()}
     # Idle power [W]: as measured, else the model's; while kernels run, the clocks of all units add to it.
     clocks = power_at_clock(constants["active_share"] * limits.own, limits.clock_share)
-    usual = idle_power(limits.own, constants["idle_share"], device.static_power[:, 0])
+    static = device.static_power[:, 0]  # scales the idle power; if not stated it is a share of the limit
+    usual = np.where(np.isnan(static) | np.isnan(limits.own), limits.own, static / STATIC_SHARE)
+    usual = constants["idle_share"] * usual
     idle = np.where(np.isnan(device.idle_power[:, 0]), usual, device.idle_power[:, 0])
     rest = idle + rates.busy * np.maximum(usual + clocks - idle, 0.0)
     # Operations with the extra rows per weight, and their energy; energy of a byte; power of messages.
@@ -178,31 +183,6 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     caches = side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE)
     actual, usual = product_memory_traffic(rows, columns, inner, 1.0, size, size, *_TILE, units, caches).T
     return np.where(np.isnan(units[:, 0]), 1.0, actual / usual)
-
-
-def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Idle power of an accelerator: a share of its limit, scaled with its stated leakage.
-
-    .. math:: P_0 = s_0\,P_{max}, \quad P_0 = \frac{s_0}{0.13} P_s \text{ with a stated static power}
-
-    Heuristic, this work.
-
-    >>> float(idle_power(700.0, 0.1))  # A tenth of 700 W
-    70.0
-
-    Parameters
-    ----------
-    power_limit : Power limit of the accelerator. [W]
-    idle_share : Idle share s_0 of the limit. [-]
-    static_power : Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
-
-    Returns
-    -------
-    power : Power. [W]
-    """
-    limit, static = array(power_limit), array(static_power)
-    usual = np.where(np.isnan(static) | np.isnan(limit), limit, static / STATIC_SHARE)
-    return np.asarray(array(idle_share) * usual)
 
 
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
@@ -261,13 +241,14 @@ def capped_clock_share(
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
 
 
-def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: Numeric = 2.0 / 3.0) -> Array:
+def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
     r"""Energy of an operation at a share of the clock.
 
     .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock down to the least voltage of the node, and the energy with its square. Source: M.
-    Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
+    The voltage falls with the clock down to the least voltage of the node, :math:`v_0 = 2/3` of the full one, and the
+    energy with its square. Source: M. Horowitz, "Computing's energy problem", ISSCC 2014,
+    doi:10.1109/ISSCC.2014.6757323.
 
     At three quarters of the clock 9/16; at half the clock the voltage is two thirds:
 
@@ -278,13 +259,12 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
     ----------
     energy : Energy e at the full clock. [J]
     clock_share : Share x of the clock. [-]
-    least_voltage_share : Voltage v_0 of a slow clock over the full voltage. [-]
 
     Returns
     -------
     energy : In the unit of the argument. [J]
     """
-    voltage = np.maximum(array(clock_share), array(least_voltage_share))
+    voltage = np.maximum(array(clock_share), LEAST_VOLTAGE_SHARE)
     return np.asarray(array(energy) * (voltage * voltage))
 
 
@@ -392,29 +372,6 @@ def stack_count(
     by_edge = array(perimeter) * array(shoreline_share) / array(stack_shoreline)
     by_power = array(power_budget) * array(memory_power_share) / array(stack_power)
     return np.asarray(np.floor(np.minimum(by_edge, by_power)))
-
-
-def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_depth: Numeric) -> Array:
-    r"""Die area of link interfaces (PHYs).
-
-    .. math:: A = \frac{B}{\beta} d
-
-    Heuristic, this work.
-
-    >>> float(interface_area(1000.0, 100.0, 2.0))  # 10 mm of edge, 2 mm deep
-    20.0
-
-    Parameters
-    ----------
-    bandwidth : Bandwidth B, one direction. [B/s]
-    shoreline_bandwidth : Bandwidth per edge, one direction. [B/s/mm]
-    interface_depth : Depth d behind the edge. [mm]
-
-    Returns
-    -------
-    interface_area : Area of the interfaces. [mm2]
-    """
-    return np.asarray(array(bandwidth) / array(shoreline_bandwidth) * array(interface_depth))
 
 
 _HALVINGS = 60

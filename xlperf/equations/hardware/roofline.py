@@ -15,6 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, cbrt, known_or, side_by_side
 from xlperf.base.units import factor
 
+LEAST_VOLTAGE_SHARE = 2.0 / 3.0  # voltage v_0 of a slow clock over the boost voltage, if none is stated [-]
 STATIC_SHARE = 0.13  # leakage and idle clocks as a share of the power limit, if no static power is stated [-]
 ARITHMETIC_SHARE = 0.75 / (1.0 - STATIC_SHARE)
 """Share of the remaining power for the matrix units in a long product; memory, caches and links draw the remainder."""
@@ -189,12 +190,10 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
     return np.asarray(ARITHMETIC_SHARE * np.maximum(left, _LEAST_SHARE * limit))
 
 
-def clock_limited_time(
-    burst_time: Numeric, energy: Numeric, power: Numeric, least_voltage_share: Numeric = 2.0 / 3.0
-) -> Array:
+def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> Array:
     r"""Time of work at the clock that keeps a power limit.
 
-    Power falls with the cube of the clock, and linearly below the least voltage of the node.
+    Power falls with the cube of the clock, and linearly below the least voltage, :math:`v_0 = 2/3` of the boost one.
 
     .. math:: t = t_b \max\left(1,\, \sqrt[3]{p},\, v_0^2 p\right), \quad p = \frac{E / t_b}{P}
 
@@ -211,15 +210,14 @@ def clock_limited_time(
     burst_time : Time at the boost clock. [s]
     energy : Energy of the work at the boost clock. [J]
     power : Power P available to the work; infinite: no limit. [W]
-    least_voltage_share : Voltage v_0 of a slow clock over the boost voltage. [-]
 
     Returns
     -------
     time : Time under the limit; infinite without power. [s]
     """
     burst, least = array(burst_time), array(energy) / array(power)
-    voltage = array(least_voltage_share)
-    return np.asarray(np.maximum(np.maximum(burst, cbrt(least * burst * burst)), voltage * voltage * least))
+    slowest = LEAST_VOLTAGE_SHARE * LEAST_VOLTAGE_SHARE * least
+    return np.asarray(np.maximum(np.maximum(burst, cbrt(least * burst * burst)), slowest))
 
 
 def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:

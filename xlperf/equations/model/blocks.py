@@ -368,16 +368,16 @@ def weights(block: Block, shard: Shard, operators: Iterable[Operator] | None = N
     model, result = shard.model, np.zeros(())
     for operator in operators:
         if operator.held is not None:
-            held = operator.held(model, shard)
+            number = operator.held(model, shard)
         else:
-            held = operator.n(model, shard) * operator.k(model, shard)
+            number = operator.n(model, shard) * operator.k(model, shard)
             if operator.batch is not None:
-                held = held * operator.batch(model, shard)
+                number = number * operator.batch(model, shard)
             if operator.exists is not None:
-                held = held * operator.exists(model)
+                number = number * operator.exists(model)
         if operator.layers is not None:
-            held = held * operator.layers(model)
-        result = result + held
+            number = number * operator.layers(model)
+        result = result + number
     return np.asarray(result)
 
 

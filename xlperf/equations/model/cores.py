@@ -63,68 +63,9 @@ def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) 
     return np.asarray(np.where(end > start, mean, np.minimum(end / each, most)) + 0.0 * (start + mean))
 
 
-def index_flop(queries: Numeric, entries: Numeric, index_heads: Numeric, index_size: Numeric) -> Array:
-    r"""FLOP of scoring the entries of a cache for queries: a product for each index head.
-
-    .. math:: F = 2 Q E H d
-
-    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-    equation 1.
-
-    >>> float(index_flop(2.0, 3.0, 4.0, 5.0))
-    240.0
-
-    Parameters
-    ----------
-    queries : Queries Q. [-]
-    entries : Entries E that each scores. [-]
-    index_heads : Heads H of the index on this accelerator. [-]
-    index_size : Width d of an index key. [-]
-
-    Returns
-    -------
-    flop : Operations of the matrix units. [FLOP]
-    """
-    return np.asarray(2.0 * array(queries) * array(entries) * array(index_heads) * array(index_size))
-
-
-def index_traffic(
-    queries: Numeric,
-    seen_entries: Numeric,
-    cached_entries: Numeric,
-    index_size: Numeric,
-    key_element_size: Numeric,
-    scores_per_entry: Numeric,
-    word_size: Numeric,
-) -> Array:
-    r"""Traffic of an index: its keys are read, scores written and read again to select the largest.
-
-    .. math:: S = C d e_k + 2 Q E n_s w
-
-    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-    section 2.1.
-
-    >>> float(index_traffic(2.0, 3.0, 10.0, 8.0, 1.0, 1.0, 4.0))  # Ten keys of 8 bytes, 2 x 2 x 3 scores of 4 bytes
-    128.0
-
-    Parameters
-    ----------
-    queries : Queries Q. [-]
-    seen_entries : Entries E that each scores. [-]
-    cached_entries : Entries C whose keys are read, of all sequences. [-]
-    index_size : Width d of an index key. [-]
-    key_element_size : Bytes e_k of an element of an index key, its share of a scale included. [B]
-    scores_per_entry : Scores n_s that are kept of an entry: 1 for the sum over heads, less where a block of entries has
-        one. [-]
-    word_size : Bytes w of a score. [B]
-
-    Returns
-    -------
-    traffic : Bytes read and written. [B]
-    """
-    keys = array(cached_entries) * array(index_size) * array(key_element_size)
-    scores = 2.0 * array(queries) * array(seen_entries) * array(scores_per_entry) * array(word_size)
-    return np.asarray(keys + scores)
+def _index_flop(queries: Array | float, entries: Array, heads: Array, width: Array) -> Array:
+    """FLOP of scoring entries of a cache for queries: a product for each head (arXiv:2512.02556, eq. 1). [FLOP]"""
+    return np.asarray(2.0 * queries * entries * heads * width)
 
 
 def scores_per_entry(model: Model, heads: Array) -> Array:
@@ -197,6 +138,8 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Call:
+    """Models on a rank, and how they store activations."""
+
     shard: Shard
     architecture: Architecture
     element_size: Array  # bytes of an activation [B]
@@ -311,10 +254,11 @@ class Core:
 
 
 def _full_train(call: Sequences) -> Iterable[Trained]:
+    """Attention to the own part of the sequence, causal, then to the parts that a context ring passes on."""
     model, shard, length, rings = call.model, call.shard, call.length, call.rings
     head_size, one = 0.5 * (model.qk_head_size + model.v_head_size), np.ones_like(length)
     batch = call.batch / (call.context_parallel / rings)
-    # The rank with the last part of the sequence sees all keys before it.
+    # The rank with the last part of the sequence sees all keys before it: 2 - 1/c of the mean work.
     batch = np.where(call.gathers & call.uneven, batch * (2.0 - 1.0 / call.context_parallel), batch)
     part = length / rings
     yield Trained("flash attention", Flash(batch, shard.heads, call.groups, part, part, head_size, one))
@@ -365,6 +309,7 @@ def _local_train(call: Sequences) -> Iterable[Trained]:
 
 def _local_prefill(call: Prompts) -> Flash:
     window, keys = _window(call.model, call.length)
+    # a prompt is cut into windows, each a sequence of its own
     batch, queries = call.number * np.maximum(call.own / window, 1.0), np.minimum(call.own, window)
     width = call.near.model.head_size if call.architecture.shapes else _prefill_width(call)
     return Flash(batch, call.near.heads, call.near_groups, queries, keys, width, call.model.chunked)
@@ -394,7 +339,11 @@ LOCAL = Core(
 
 
 def _selects(name: str, ratio: str, limit: str | None, layers: str) -> Core:
-    """Sparse attention to all entries of a cache or the best ones, beside a window; latent attention is absorbed."""
+    """Sparse attention to all entries of a cache or the best ones, beside a window; latent attention is absorbed.
+    ``ratio``, ``limit`` and ``layers`` name columns of the model: tokens of an entry, entries that an index selects
+    (None: all), and layers of the kind. In each phase a query reads entries (of ``ratio`` tokens, at most the limit)
+    and the recent tokens of the window.
+    """
 
     def most(model: Model) -> Array:
         return getattr(model, limit) if limit else np.full_like(model.num_layers, np.inf)
@@ -448,12 +397,14 @@ COMPRESSED = _selects("compressed attention", "compressed_ratio", None, "num_com
 
 
 def _scored(call: _Call, queries: Array, seen: Array, cached: Array, key_element_size: Array) -> Scores:
-    """FLOP and traffic of an index; entries that each query scores, and entries whose keys are read."""
+    """FLOP and traffic of an index (arXiv:2512.02556, section 2.1). ``seen``: entries that each query scores;
+    ``cached``: entries whose keys are read, of all sequences.
+    """
     model, heads = call.model, call.shard.index_heads
-    traffic = index_traffic(
-        queries, seen, cached, model.index_size, key_element_size, scores_per_entry(model, heads), _WORD
-    )
-    return Scores(index_flop(queries, seen, heads, model.index_size), traffic)
+    # keys are read; scores are written, and read again to select the largest
+    keys = cached * model.index_size * key_element_size
+    scores = 2.0 * queries * seen * scores_per_entry(model, heads) * _WORD
+    return Scores(_index_flop(queries, seen, heads, model.index_size), np.asarray(keys + scores))
 
 
 def _index_train(call: Sequences) -> Iterable[Trained]:
@@ -465,13 +416,14 @@ def _index_train(call: Sequences) -> Iterable[Trained]:
     """
     model, none, tokens = call.model, 0.0 * call.length, call.tokens
     cached = tokens / model.selected_ratio
+    # mean entries that a query scores, and that it selects
     seen, selected = (
         entries_seen(none, call.length, model.selected_ratio, most) for most in (np.inf, model.index_top_k)
     )
     learned = _scored(call, tokens, selected, cached, call.element_size)
     latent = call.architecture.latent_attention
     width = model.kv_lora_rank + model.qk_rope_head_size if latent else model.head_size + none
-    target = index_flop(tokens, selected, call.shard.heads, width)
+    target = _index_flop(tokens, selected, call.shard.heads, width)
     yield Trained("index", _scored(call, tokens, seen, cached, call.element_size))
     yield Trained("index target", Scores(target, 0.0 * learned.traffic), "backward")
     gradient = Scores(_GRADIENT_WORK * learned.flop, _GRADIENT_WORK * learned.traffic)
@@ -488,6 +440,7 @@ def _index_prefill(call: Prompts) -> Scores:
 def _index_decode(call: Steps) -> Scores:
     scored = (call.contexts / call.model.selected_ratio[:, None]).T
     queries, key_size = call.sequences * call.tokens, call.model.index_key_size
+    # at a context below and one above the mean
     ends = [_scored(call, queries, seen, call.sequences * seen, key_size) for seen in scored]
     return Scores(*(np.stack(pair, axis=-1) for pair in zip(*ends, strict=True)))
 
@@ -500,7 +453,7 @@ INDEX = Core(
     prefill=_index_prefill,
     decode=_index_decode,
     index=lambda model: model.index_size * model.index_key_size / model.selected_ratio,
-    other_flop=lambda model, length: index_flop(
+    other_flop=lambda model, length: _index_flop(
         1.0, length / model.selected_ratio, model.index_heads, model.index_size
     ),
     families=("attention", "attention"),
@@ -520,13 +473,14 @@ def _linear_train(call: Sequences) -> Iterable[Trained]:
 
 
 def _linear_prefill(call: Prompts) -> Scan | Stream:
+    # sequences of a pass whose states are read and written, and consecutive tokens of each
     together, own = np.maximum(call.number / call.passes, 1.0), np.minimum(call.own, call.queries)
     scan = call.kind.scan(call.shard, call.queries, together, own, call.element_size)
     return scan or Stream(*selective_scan_work(call.shard, call.queries, call.element_size))
 
 
 def _linear_decode(call: Steps) -> Stream:
-    """The recurrence of each token, which moves the states."""
+    """The recurrence of each token, which moves the states; a convolution alone has none."""
     model, shard = call.model, call.shard
     heads, key_heads = shard.value_heads, shard.split(model.linear_key_heads)
     sizes = (model.linear_key_size, model.linear_value_size)

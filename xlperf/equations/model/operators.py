@@ -113,6 +113,7 @@ def attention_vectors(
     else:
         rotated, assembled = np.asarray(tokens * (shard.heads + shard.groups) * model.head_size), 0.0 * tokens
     compressed = (model.q_lora_rank + model.kv_lora_rank) * tokens
+    # Passes over the elements of each kernel: a backward kernel also reads the gradient.
     norms, normed, scores = (3.0, 1.5, 3.0) if backward else (2.0, 1.0, 2.0)
     columns = [
         norms * (stream + compressed) * element,
@@ -303,13 +304,13 @@ def layer_matrices(model: Model, experts_per_token: bool) -> Array:
     )
 
 
-def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
+def mtp_parameters(model: Model) -> Array:
     """Parameters of the MTP modules, (rows,), excluding the shared embedding and LM head. [-] A module has a layer, the
     projection of hidden state beside embedding, and norms of both and of its output (DeepSeek-V3, arXiv:2412.19437,
     section 2.2).
     """
     hidden = model.hidden_size
-    layer = layer_matrices(model, experts_per_token) + layer_small_parameters(model)
+    layer = layer_matrices(model, False) + layer_small_parameters(model)
     return np.asarray(model.num_mtp_layers * (layer + 2.0 * hidden**2 + 3.0 * (1.0 + model.layer_norm) * hidden))
 
 
@@ -484,6 +485,7 @@ def serving_gemms(
     shard = Shard(model, shape.attention_parallel, shape.expert_tensor_parallel)
     shares, one = layer_shares(model, architecture), np.ones_like(model.num_layers)
     gemms, calls = [], []
+    # Calls of a product: layers with its block, the form of latent attention it is of, and layers of its own kind.
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
         context, absorbed = (tokens, one) if phase else (shape.prefill_context, one * shape.absorbed_share)
@@ -493,12 +495,12 @@ def serving_gemms(
             gemms.append(products(block, shard, seen))
             share = one if block.place == "head" else shares.of(block.place)
             for operator in block.operators:
-                often = share
+                number = share
                 if operator.absorbed is not None:
-                    often = often * (absorbed if operator.absorbed else one - absorbed)
+                    number = number * (absorbed if operator.absorbed else one - absorbed)
                 for part in (operator.exists, operator.layers):
-                    often = often if part is None else often * part(model)
-                calls.append(often)
+                    number = number if part is None else number * part(model)
+                calls.append(number)
     return ServingGemms(concatenated(*gemms), side_by_side(*calls), *_flags(architecture, len(phases)))
 
 
@@ -526,8 +528,8 @@ def cache_ratio(model: Model, attention_parallel: Array, architecture: Architect
     """Entries of layers that attend to everything and of layers with a window, in those of the attention block. [-]"""
     if not architecture.shapes:
         return 1.0, 1.0
-    far, near = (cache_elements(each, attention_parallel, False) for each in (model, model.local))
-    return model.kv_share, model.local_kv_share * divide(near, far)
+    whole, local = (cache_elements(layers, attention_parallel, False) for layers in (model, model.local))
+    return model.kv_share, model.local_kv_share * divide(local, whole)
 
 
 def serving_vectors(
@@ -543,6 +545,7 @@ def serving_vectors(
     """
     ranks = shape.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)
+    # Bytes of a token: residual stream; rotation and cache of attention; gate of the feed-forward layer; logits.
     stream = model.hidden_size * element_size
     if architecture.latent_attention:
         compressed = 2.0 * (model.q_lora_rank + model.kv_lora_rank)
@@ -555,6 +558,7 @@ def serving_vectors(
     gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
     logits = SAMPLING_PASSES * model.vocab_size * logit_size
     mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
+    # Kernels of each phase, and their calls in a layer.
     columns, calls = [], []
     one, shares = np.ones_like(stream), layer_shares(model, architecture)
     norms = one * model.num_blocks if architecture.counted else 2.0 * one
@@ -568,6 +572,7 @@ def serving_vectors(
         columns += [tokens * (4.0 + mixed_streams) * stream, tokens * cached, tokens * gated]
         calls += [norms, shares.attention, shares.dense]
         if architecture.experts:
+            # Gates of routed and shared experts; tokens that are copied to their experts and added up again.
             copies = routed * model.top_k / shape.expert_parallel
             width = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
             shared = tokens * model.shared_ffn_hidden_size / ranks

@@ -86,6 +86,7 @@ def native_image_tokens(
             np.maximum(rounded(wide * factor / side), 1.0) * np.maximum(rounded(high * factor / side), 1.0)
         )
 
+    # within the bounds: rounded sides; else scaled down or up to the bound
     tokens = columns * rows
     smaller = scaled(max_tokens, np.floor)
     larger = np.minimum(scaled(min_tokens, np.ceil), smaller)
@@ -126,12 +127,14 @@ def image_tiles(width: Numeric, height: Numeric, tile_size: Numeric, max_tiles: 
     across, down = _GRIDS.T
     number = across * down
     allowed = number <= np.maximum(most, 1.0)
+    # InternVL: the shape next to the image's; of grids of one shape the larger one for images with enough pixels
     apart = np.abs(wide / high - across / down)
     near = np.where(allowed, apart, np.inf)
     alike = near == np.min(near, axis=-1, keepdims=True)
     dense = wide * high > _DENSE * side * side * number
     smallest = np.where(alike, number, np.inf).min(axis=-1)
     shaped = np.maximum(smallest, np.where(alike & dense, number, 0.0).max(axis=-1))
+    # Llama 4: the smallest grid in which the image fits, else the grid that shrinks it least
     scale = np.where(allowed, np.minimum(side * across / wide, side * down / high), 0.0)
     fits = scale >= 1.0
     least = np.where(fits, scale, np.inf).min(axis=-1, keepdims=True)
@@ -168,58 +171,17 @@ def vision_layer_parameters(hidden_size: Numeric, ffn_size: Numeric, gated: Nume
     return np.asarray(4.0 * h * h + (2.0 + g) * h * f + 9.0 * h + (1.0 + g) * f)
 
 
-def projector_parameters(inputs: Numeric, middle: Numeric, outputs: Numeric) -> Array:
-    r"""Parameters of a projector from an encoder to a decoder: two matrices, or one without a width between them.
-
-    .. math:: n = \begin{cases} a m + m b & m > 0 \\ a b & m = 0 \end{cases}
-
-    By definition. The merger of Qwen2.5-VL-7B, from four patches of 1,280 to tokens of 3,584; one matrix of Gemma 3:
-
-    >>> projector_parameters([5120.0, 1152.0], [5120.0, 0.0], [3584.0, 2560.0]).tolist()
-    [44564480.0, 2949120.0]
-
-    Parameters
-    ----------
-    inputs : Width a of its inputs. [-]
-    middle : Width m between its matrices; 0: one matrix. [-]
-    outputs : Width b of the decoder. [-]
-
-    Returns
-    -------
-    parameters : Parameters, without biases. [-]
-    """
-    a, m, b = array(inputs), array(middle), array(outputs)
-    return np.asarray(np.where(m > 0.0, a * m + m * b, a * b) + 0.0 * m)
+def _projector_parameters(encoder: Encoder) -> Array:
+    """Parameters of a projector, without biases: two matrices, or one without a width between them, (rows,). [-]"""
+    inputs, middle, outputs = encoder.projector_inputs, encoder.projector_size, encoder.output_size
+    return np.asarray(np.where(middle > 0.0, inputs * middle + middle * outputs, inputs * outputs) + 0.0 * middle)
 
 
-def vision_layer_flop(
-    patches: Numeric, attended: Numeric, hidden_size: Numeric, ffn_size: Numeric, gated: Numeric
-) -> Array:
-    r"""FLOP of a layer of a vision transformer: products with weights, and attention in both directions.
-
-    .. math:: F = 2 n \left(4 h^2 + (2 + g) h f\right) + 4 n k h
-
-    Source: A. Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, arXiv:2010.11929. A layer of SigLIP-400M
-    with the 729 patches of an image of 384 pixels:
-
-    >>> vision_layer_flop(729.0, 729.0, 1152.0, 4304.0, 0.0).tolist()
-    24646685184.0
-
-    Parameters
-    ----------
-    patches : Patches n. [-]
-    attended : Patches k that each of them attends to. [-]
-    hidden_size : Width h of the encoder. [-]
-    ffn_size : Width f of its feed-forward layers. [-]
-    gated : Three matrices in a feed-forward layer: 1 for a gated one. [-]
-
-    Returns
-    -------
-    operations : Operations of one layer. [-]
-    """
-    n, h = array(patches), array(hidden_size)
-    weights = 4.0 * h * h + (2.0 + array(gated)) * h * array(ffn_size)
-    return np.asarray(2.0 * n * weights + 4.0 * n * array(attended) * h)
+def _layer_flop(encoder: Encoder, patches: Array, attended: Array) -> Array:
+    """FLOP of a vision layer: products with weights, and attention of each patch to some, (rows,). [FLOP]"""
+    width = encoder.hidden_size
+    weights = 4.0 * width * width + (2.0 + encoder.gated) * width * encoder.ffn_size
+    return np.asarray(2.0 * patches * weights + 4.0 * patches * attended * width)
 
 
 class Pictures(NamedTuple):
@@ -256,18 +218,18 @@ def encoder_parameters(encoder: Encoder) -> Array:
     layers = encoder.layers * vision_layer_parameters(encoder.hidden_size, encoder.ffn_size, encoder.gated)
     inputs = COLOURS * encoder.patch_size * encoder.patch_size * encoder.temporal_patch
     embedding = (inputs + encoder.positions) * encoder.hidden_size
-    projector = projector_parameters(encoder.projector_inputs, encoder.projector_size, encoder.output_size)
+    projector = _projector_parameters(encoder)
     return np.asarray(layers + embedding + encoder.num_projectors * projector)
 
 
 def encoder_flop(encoder: Encoder, pictures: Pictures) -> Array:
     """Operations of encoders and projectors for the pictures of a request, (rows,). [-]"""
-    shape = encoder.hidden_size, encoder.ffn_size, encoder.gated
+    # layers whose patches attend within a window, and layers without one
     near = np.fmin(encoder.window, pictures.patches)
-    far, close = (vision_layer_flop(pictures.patches, attended, *shape) for attended in (pictures.patches, near))
+    far, close = (_layer_flop(encoder, pictures.patches, attended) for attended in (pictures.patches, near))
     windowed = np.where(np.isnan(encoder.window), 0.0, encoder.layers - encoder.full_layers)
     inputs = COLOURS * encoder.patch_size * encoder.patch_size * encoder.temporal_patch
     embedding = 2.0 * pictures.patches * inputs * encoder.hidden_size
-    projector = projector_parameters(encoder.projector_inputs, encoder.projector_size, encoder.output_size)
+    projector = _projector_parameters(encoder)
     each = (encoder.layers - windowed) * far + windowed * close + embedding
     return np.asarray(pictures.sequences * each + 2.0 * pictures.tokens * encoder.num_projectors * projector)

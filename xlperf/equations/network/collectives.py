@@ -193,12 +193,14 @@ def _point_to_point_time(call: _Call) -> Array:
     if shapes:
         seconds_per_byte = inside * shapes[0].slowdown
         latency = latency * np.maximum(shapes[0].steps, 1.0)
+    # The outermost tier that the pair spans takes the place of those inside it.
     for tier in spanned[1:]:
         spans = members[tier] > 1.0
         outer = 1.0 / (constants["outer_efficiency"] * _tier(network.link_bandwidth, tier))
         hop = _tier(network.latency, tier)
         if shapes:
             outer, hop = outer * shapes[tier].slowdown, hop * shapes[tier].steps
+            # Ranks on different rails pass a neighbour inside the machine.
             place = stride / _tier(network.size, tier - 1)
             detour = shapes[tier].rails & (place != np.floor(place))
             outer = np.where(detour, np.maximum(outer, inside), outer)
@@ -264,6 +266,7 @@ def _reduction_time(
             bandwidth = bandwidth / shapes[tier].slowdown
         ring_time = np.maximum(ring_time, np.where(spans, sent / (within * bandwidth), 0.0))
         ring_latency = np.where(spans, rounds * (group - 1.0) * hop, ring_latency)
+        # A phase on the piece of a member: a ring, along the axes of a topology, by trees, or in the switches.
         piece = size / within
         if reduces or shapes:
             phase = ring_time_of(piece, count, bandwidth, hop)

@@ -153,6 +153,8 @@ class TrainingPlan(PlanColumns):
     num_micro_batches = quantity(lambda plan: plan.global_batch_size / (plan.data_parallel * plan.micro_batch_size))
     # Tokens of a micro-batch per rank [-]
     tokens = quantity(lambda plan: plan.micro_batch_size * plan.sequence_length / product(plan, SEQUENCE))
+    # Ranks that share the residual stream: those of tensor parallelism with sequence parallelism [-]
+    stream_ranks = quantity(lambda plan: np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0))
     # 1 for GPipe: all forward passes precede the first backward pass [-]
     gpipe = quantity(lambda plan: np.asarray(plan.pipeline_schedule == PipelineSchedule.GPIPE, dtype=np.float64))
     # Copies of the weights in one pipeline: 2 with DualPipe [-]

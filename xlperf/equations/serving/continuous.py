@@ -34,7 +34,6 @@ from xlperf.equations.serving.queueing import (
     place_wait,
     run_rate,
     run_state,
-    run_wait,
     spread_quantiles,
     staying_together,
     uneven_time,
@@ -65,6 +64,7 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
 
 def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, Array]:
     """Times and rates of a static batch, from its prefill time and the parts of a decode step (rows, 5)."""
+    # All outputs start with the prefill's token; the others take a step each, shared by accepted drafts.
     steps = plan.output_length - 1.0
     tokens = plan.tokens_per_step
     step = total(parts) / tokens
@@ -376,7 +376,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
     """Steady state of replicas under a stream of requests; ``bounded``: with the limiting resource of decode steps."""
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
     times.bounded = bounded
-    workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
+    workload = request_load(plan, deployment, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)
     # Requests in flight; a plan whose cache fits no request is evaluated with one.
@@ -426,12 +426,14 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
         first = first_of_run(run, active)
         uneven = (first + (1.0 - first) * together)[:, None] * _uneven(early, starting, active, plan)
         steady = run_state(starting, steady, first, together, plan.run_requests)
-        steady = steady._replace(queue_time=run_wait(steady.queue_time, requests, run))
+        # Of the initial requests the first waits for no place, the last as long as a later request: half on average.
+        queue_time = steady.queue_time * (1.0 - 0.5 * first_of_run(run, requests))
+        steady = steady._replace(queue_time=queue_time)
     wait = None
     if state is not None:
         wait = state.place_wait(plan, rate, places).chosen(arriving)
         service, capacity = state.service(service), np.where(arriving, state.capacity, capacity)
-        interval = state.prefill / workload.pipeline_stages
+        interval = state.prefill / workload.prefill_overlap
         opened = service.open_state(
             rate, plan.prompt_variation, state.running, state.least_share, interval, plan.arrival_variation, wait.mean
         )

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, power, some
+from xlperf.equations.hardware.gemm import grouped_slowdown
 from xlperf.equations.hardware.roofline import WIDE, Device, stack_constants, transfer_time
 from xlperf.equations.model.blocks import MLP, PLAIN, Shard
 from xlperf.equations.model.model import EVEN, Architecture, Model, Popularity
@@ -18,7 +19,7 @@ from xlperf.equations.model.operators import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import AdapterModules, derived
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.queueing import coming_together
+from xlperf.equations.serving.queueing import ROOT_OF_THREE
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice
@@ -89,8 +90,13 @@ class Deployment:
 
     @property
     def burst_fraction(self) -> Array:
-        """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]"""
-        return coming_together(self.software["waiting_share"][:, 0], self.plan.output_variation)
+        """Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
+
+        Each request replaces one that ends. Requests that started together end over 2 sqrt(3) v of the mean length
+        (uniform lengths): from the mean length on waves overlap and arrivals are Poisson (heuristic, this work).
+        """
+        spread = 2.0 * ROOT_OF_THREE * self.plan.output_variation
+        return np.asarray(self.software["waiting_share"][:, 0] * np.maximum(1.0 - spread, 0.0))
 
     @property
     def popularity(self) -> Popularity:
@@ -253,6 +259,17 @@ def engine_constants(
     return stack_constants(kernels, input_casts=True), software
 
 
+def expert_constants(experts: Mapping[str, Array], plan: InferencePlan, device: Device) -> Mapping[str, Array]:
+    """Constants of experts with the slowdowns of grouped products of their library and accelerator, (rows, 1): those of
+    the exchange where tokens are sent to the experts.
+    """
+    sent = ((plan.data_parallel_attention > 1.0) & (plan.expert_parallel > 1.0))[:, None]
+    ratios = {"product_slowdown": "exchanged_product_ratio", "memory_slowdown": "exchanged_memory_ratio"}
+    slower = {name: experts[name] * np.where(sent, experts[ratio], 1.0) for name, ratio in ratios.items()}
+    rates = device.rate(WIDE).peak_flop_rate, device.vector_flop_rate, experts["matrix_to_vector_ratio"]
+    return {**experts, **slower, "product_slowdown": grouped_slowdown(slower["product_slowdown"], *rates)}
+
+
 def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model:
     """Models with replicated KV groups and padded query heads, for accelerators of several ranks each.
 
@@ -360,57 +377,6 @@ _KERNELS = 2.0  # kernels of an adapter: down to the rank, and up from it with t
 _READS = 2.0  # passes over the output of a product that an adapter adds to [-]
 
 
-def adapter_size(depth: Numeric, columns: Numeric, slices: Numeric, rank: Numeric, element_size: Numeric) -> Array:
-    r"""Bytes of the adapter of a product: a matrix to the rank for each of its slices, and one back from it.
-
-    .. math:: S = r \, (s k + n) \, e
-
-    Source: E. J. Hu et al., "LoRA: Low-rank adaptation of large language models", 2021, arXiv:2106.09685.
-
-    Queries, keys and values of Llama 3.1 8B at rank 16 in 16 bits, 16 x (3 x 4096 + 6144) x 2:
-
-    >>> float(adapter_size(4096.0, 6144.0, 3.0, 16.0, 2.0))
-    589824.0
-
-    Parameters
-    ----------
-    depth : Depth k of the product. [-]
-    columns : Columns n of the product. [-]
-    slices : Slices s of the product with an adapter each: 3 for queries, keys and values, 2 for gate and up. [-]
-    rank : Rank r. [-]
-    element_size : Bytes e of an element. [B]
-
-    Returns
-    -------
-    size : Bytes of one adapter of the product. [B]
-    """
-    return np.asarray(array(rank) * (array(slices) * array(depth) + array(columns)) * array(element_size))
-
-
-def distinct_adapters(adapters: Numeric, requests: Numeric) -> Array:
-    r"""Expected number of different adapters in a batch whose requests choose theirs evenly.
-
-    .. math:: d = a \left(1 - \left(1 - \frac{1}{a}\right)^b\right)
-
-    Heuristic, this work.
-
-    >>> distinct_adapters([0.0, 1.0, 4.0], 2.0).tolist()
-    [0.0, 1.0, 1.75]
-
-    Parameters
-    ----------
-    adapters : Adapters a that requests use. [-]
-    requests : Requests b of the batch. [-]
-
-    Returns
-    -------
-    number : Different adapters, at most one for each request. [-]
-    """
-    number = array(adapters)
-    missed = power(np.maximum(1.0 - divide(1.0, np.maximum(number, 1.0)), 0.0), requests)
-    return np.asarray(number * (1.0 - missed))
-
-
 def adapter_load_time(size: Numeric, adapters: Numeric, resident: Numeric, bandwidth: Numeric) -> Array:
     r"""Mean time in which a request's adapter comes from the host, if not all have a place on the accelerator.
 
@@ -432,8 +398,8 @@ def adapter_load_time(size: Numeric, adapters: Numeric, resident: Numeric, bandw
     -------
     time : Mean over the requests. [s]
     """
-    found = np.minimum(divide(resident, adapters, 1.0), 1.0)
-    return np.asarray((1.0 - found) * (array(size) / array(bandwidth)))
+    resident_share = np.minimum(divide(resident, adapters, 1.0), 1.0)
+    return np.asarray((1.0 - resident_share) * (array(size) / array(bandwidth)))
 
 
 class _Product(NamedTuple):
@@ -441,8 +407,12 @@ class _Product(NamedTuple):
 
     depth: Array
     columns: Array
-    slices: Array
+    slices: Array  # slices with an adapter each: 3 for queries, keys and values, 2 for gate and up
     layers: Array  # share of the layers that have it
+
+    def parameters(self, rank: Array) -> Array:
+        """Parameters of its adapter: a matrix down to the rank for each slice, and one up (arXiv:2106.09685). [-]"""
+        return np.asarray(rank * (self.slices * self.depth + self.columns))
 
 
 def _products(model: Model, plan: InferencePlan) -> list[_Product]:
@@ -479,10 +449,7 @@ def rank_adapter_size(model: Model, plan: InferencePlan) -> Array:
     if not some(plan.adapters > 0.0):
         return np.zeros_like(plan.adapters)
     rank = np.where(plan.adapters > 0.0, np.nan_to_num(plan.adapter_rank), 0.0)
-    layer = [
-        each.layers * adapter_size(each.depth, each.columns, each.slices, rank, plan.activation_size)
-        for each in _products(model, plan)
-    ]
+    layer = [each.layers * (each.parameters(rank) * plan.activation_size) for each in _products(model, plan)]
     return np.asarray(np.ceil(model.num_layers / plan.pipeline_parallel) * (layer[0] + layer[1] + layer[2] + layer[3]))
 
 
@@ -500,12 +467,14 @@ def adapter_layer(
     Each adapter in the batch is read once; each token is multiplied with its own. ``kernel_time`` is the time of a
     kernel beyond its bytes and operations.
     """
-    distinct = distinct_adapters(plan.adapters, requests)
+    # different adapters in the batch: each of ``adapters`` is missed by a request with probability 1 - 1 / adapters
+    missed = power(np.maximum(1.0 - divide(1.0, np.maximum(plan.adapters, 1.0)), 0.0), requests)
+    distinct = np.asarray(plan.adapters * (1.0 - missed))
     there, rank = np.where(plan.adapters > 0.0, 1.0, 0.0), np.nan_to_num(plan.adapter_rank)
     bandwidth, peak = device.memory_bandwidth[:, 0], device.rate(WIDE).peak_flop_rate[:, 0]
     time, kernels = np.zeros_like(tokens), np.zeros_like(tokens)
     for each in _products(model, plan):
-        parameters = adapter_size(each.depth, each.columns, each.slices, rank, 1.0)
+        parameters = each.parameters(rank)
         moved = distinct * parameters + tokens * (each.depth + _READS * each.columns + _KERNELS * rank * each.slices)
         memory = transfer_time(moved * plan.activation_size, bandwidth, efficiency)
         busy = np.maximum(memory, 2.0 * tokens * parameters / peak) + _KERNELS * kernel_time

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide
+from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.hardware.roofline import resident_share
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
@@ -44,8 +44,9 @@ class ServedWork(NamedTuple):
 
     @property
     def sampled(self) -> Array:
-        """Sampling traffic of a decode step. [B]"""
-        return sampling_traffic(self.model, self.plan, np.maximum(self.results["running_batch"], 1.0))
+        """Traffic of sampling the tokens of a decode step, on each accelerator. [B] Heuristic, this work."""
+        tokens = np.maximum(self.results["running_batch"], 1.0) / self.plan.data_parallel_attention
+        return np.asarray(SAMPLING_PASSES * tokens * (self.model.vocab_size * logit_size(self.plan)))
 
     @property
     def flop(self) -> Array:
@@ -117,18 +118,6 @@ def decode_step_traffic(
         share = np.where(model.num_experts > 0.0, share, 1.0)
         read = weights_size * (active + (whole - active) * share) / whole
     return np.asarray(read), np.asarray(cache_size * mean)
-
-
-def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) -> Array:
-    r"""Bytes of sampling the b tokens of a decode step from a vocabulary V, on each accelerator of a replica.
-
-    .. math:: T = 2\,b\,V\,s
-
-    Heuristic, this work.
-    """
-    return np.asarray(
-        SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
-    )
 
 
 def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
@@ -215,6 +204,7 @@ def expert_pool_power(
     further = cache + work.sampled, zeros
     wide = wide_attention(model, plan, work.architecture)
     sizes = np.where(wide, plan.activation_size, plan.weight_size), plan.weight_size
+    # Rates of each pool: FLOP, weights and traffic a second; shares of the time with messages and with kernels.
     sending = loaded * results["expert_link_share"]
     powers = []
     for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
@@ -228,61 +218,3 @@ def expert_pool_power(
         )
         powers.append(accelerator_power(*machines[pool], plan.input_size, rates))
     return powers[0], powers[1]
-
-
-def output_token_flop(
-    active_parameters: Numeric, head_parameters: Numeric, prompt_length: Numeric, output_length: Numeric
-) -> Array:
-    r"""Matrix-product FLOP of an output token with its share of the prompt.
-
-    .. math:: F = 2 P + 2 (P - H)\,\frac{s}{o}
-
-    By definition: two operations per active parameter and token; the prompt needs no logits. Attention comes on top.
-
-    8 G parameters, 1 G of them for logits; as many prompt as output tokens: 16 + 14 GFLOP.
-
-    >>> float(output_token_flop(8e9, 1e9, 500.0, 500.0)) / 1e9
-    30.0
-
-    Parameters
-    ----------
-    active_parameters : Parameters P of matrix products that a token uses, output projection included. [-]
-    head_parameters : Parameters H of the output projection. [-]
-    prompt_length : Prompt tokens s of a request that no cache holds. [-]
-    output_length : Output tokens o of a request. [-]
-
-    Returns
-    -------
-    flop : Per output token. [FLOP]
-    """
-    active = array(active_parameters)
-    prompt = (active - array(head_parameters)) * array(prompt_length) / array(output_length)
-    return np.asarray(2.0 * (active + prompt))
-
-
-def output_token_traffic(
-    weight_size: Numeric, cache_size: Numeric, num_requests: Numeric, tokens_per_step: Numeric
-) -> Array:
-    r"""Bytes from memory per output token: weights that all requests share, and the cache of its own.
-
-    .. math:: S = \frac{1}{t} \left(\frac{W}{B} + K\right)
-
-    By definition: a decode step reads active weights once for all requests and the keys and values of each.
-
-    8 GB of weights for 4 requests with 1 GB each: 3 GB, of which drafts save two thirds.
-
-    >>> output_token_traffic(8e9, 1e9, 4.0, [1.0, 3.0]).tolist()
-    [3000000000.0, 1000000000.0]
-
-    Parameters
-    ----------
-    weight_size : Bytes W of the weights that a token uses. [B]
-    cache_size : Bytes K of the keys and values of one request. [B]
-    num_requests : Requests B that decode together. [-]
-    tokens_per_step : Tokens t of a request and step; speculative decoding gives more than one. [-]
-
-    Returns
-    -------
-    traffic : Per output token. [B]
-    """
-    return np.asarray((array(weight_size) / array(num_requests) + array(cache_size)) / array(tokens_per_step))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -71,8 +71,8 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group = plan.tensor_parallel[:, None]
     hidden = model.expert_hidden_size[:, None]
-    there = np.minimum(plan.input_size, plan.activation_size)[:, None]
-    back = plan.activation_size[:, None]
+    there = np.minimum(plan.input_size, plan.activation_size)[:, None]  # bytes of an element that is dispatched
+    back = plan.activation_size[:, None]  # and of one that is combined
     chosen = np.minimum(model.top_k, model.num_experts)
     reached = distinct_ranks(plan.expert_parallel, chosen)[:, None] * plan.expert_tensor_parallel[:, None]
     # All-to-all: tensor-parallel ranks send equal shares of their tokens.
@@ -113,12 +113,12 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
     group, stride = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
     # Prefill: keys and values in a ring of blocks, or gathered at once.
     context = plan.chunk_context
-    near = np.minimum(context, model.window) if some(model.num_local_layers > 0.0) else context
+    window = np.minimum(context, model.window) if some(model.num_local_layers > 0.0) else context
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
     chunks = batching.own_prompts * plan.chunks / batching.passes
     far_width, near_width = cache_ratio(model, plan.attention_parallel, deployment.architecture)
-    context = (1.0 - local) * context * far_width + local * near * near_width
+    context = (1.0 - local) * context * far_width + local * window * near_width
     keys = (chunks * elements * plan.attention_size * context)[:, None]
     hop = collective_time("point_to_point", keys / group, group, stride, network, kernels["point_to_point"])
     gathered = collective_time("all_gather", keys, group, stride, network, kernels["all_gather"])
@@ -331,13 +331,13 @@ class KernelTimes(NamedTuple):
 
     def layer_time(self) -> Array:
         """Time of a layer, (rows, phases). [s]"""
-        own = len(self.names) - self.once
-        return total(self.time[..., :own] * self.calls[..., :own])
+        in_layer = len(self.names) - self.once
+        return total(self.time[..., :in_layer] * self.calls[..., :in_layer])
 
     def pass_time(self) -> Array:
         """Time of what runs once per pass, (rows, phases). [s]"""
-        own = len(self.names) - self.once
-        return total(self.time[..., own:] * self.calls[..., own:])
+        in_layer = len(self.names) - self.once
+        return total(self.time[..., in_layer:] * self.calls[..., in_layer:])
 
 
 def by_phase(values: Array, num_phases: int) -> Array:
@@ -383,13 +383,18 @@ def _stored(products: ServingGemms, deployment: Deployment) -> _Stored:
     activation = plan.activation_size[:, None]
     input_size = np.where(narrow, plan.input_size[:, None], activation)
     weight_size = np.where(narrow, plan.weight_size[:, None], activation)
-    for part in PARTS:
-        own = plan.part_sizes(part)
-        if own is not None:
-            chosen = _columns(products.part == part, len(narrow)) & ~np.isnan(own[0])[:, None]
-            weight_size = np.where(chosen, own[0][:, None], weight_size)
-            input_size = np.where(chosen, own[1][:, None], input_size)
+    for _, stated, sizes in _stated_parts(products, plan):
+        weight_size = np.where(stated, sizes[0][:, None], weight_size)
+        input_size = np.where(stated, sizes[1][:, None], input_size)
     return _Stored(narrow, weight_size, input_size)
+
+
+def _stated_parts(products: ServingGemms, plan: InferencePlan) -> Iterator[tuple[str, np.ndarray, tuple[Array, Array]]]:
+    """Parts of a checkpoint with formats of their own, their products (rows, operators), and bytes of the formats."""
+    for part in PARTS:
+        sizes = plan.part_sizes(part)
+        if sizes is not None:
+            yield part, _columns(products.part == part, len(plan)) & ~np.isnan(sizes[0])[:, None], sizes
 
 
 def stored_sizes(deployment: Deployment, products: ServingGemms) -> Array:
@@ -411,24 +416,21 @@ def _gemm_kernels(
             for name, values in constants.items()
         }
         rate = rate._replace(peak_flop_rate=peak)
-    for part in PARTS:
-        own = plan.part_sizes(part)
-        if own is not None:
-            chosen = _columns(products.part == part, len(narrow)) & ~np.isnan(own[0])[:, None]
-            kernel = kernels[f"gemm_{part}"]
-            constants = {name: np.where(chosen, kernel[name], values) for name, values in constants.items()}
-            peak = deployment.device.rate().peak_flop_rate * kernel["peak_ratio"]
-            rate = rate._replace(peak_flop_rate=np.where(chosen, peak, rate.peak_flop_rate))
-    if some(products.grouped):
+    for part, stated, _ in _stated_parts(products, plan):
+        kernel = kernels[f"gemm_{part}"]
+        constants = {name: np.where(stated, kernel[name], values) for name, values in constants.items()}
+        peak = deployment.device.rate().peak_flop_rate * kernel["peak_ratio"]
+        rate = rate._replace(peak_flop_rate=np.where(stated, peak, rate.peak_flop_rate))
+    if some(products.grouped):  # products of experts lose some of the rate of dense ones, and have tiles of few rows
         experts = kernels["serving_experts"]
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
         grouped = _columns(products.grouped, len(narrow))
         changed = {name: constants[name] / np.where(grouped, experts[factor], 1.0) for name, factor in slower.items()}
         changed["least_tile_rows"] = np.where(grouped, 0.0, constants["least_tile_rows"])
         constants = {**constants, **changed}
-    alone = stored.weight_size < stored.input_size
-    if some(alone):  # weights that are unpacked in registers are multiplied there, by few rows
-        constants = {**constants, "least_tile_rows": np.where(alone, 0.0, constants["least_tile_rows"])}
+    unpacked = stored.weight_size < stored.input_size
+    if some(unpacked):  # weights that are unpacked in registers are multiplied there, by few rows
+        constants = {**constants, "least_tile_rows": np.where(unpacked, 0.0, constants["least_tile_rows"])}
     return rate, constants
 
 
@@ -450,8 +452,8 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     experts, attention = plan.computes(LayerPart.EXPERTS), plan.computes(LayerPart.ATTENTION)
     if experts is None or attention is None:
         return calls
-    own = np.array([name in FEED_FORWARD_OPERATORS for name in names])
-    return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
+    feed_forward = np.array([name in FEED_FORWARD_OPERATORS for name in names])
+    return np.asarray(calls * np.where(feed_forward, experts[:, None], attention[:, None])[:, None])
 
 
 def product_rate(deployment: Deployment, products: ServingGemms) -> MatrixRate:
@@ -633,7 +635,7 @@ def attention_kernels(
     ([[[4004000.0]]], [[[4.004e-06]]])
     """
     cores = cores_of(deployment.architecture)
-    work = [each for phase in phases for each in core_work(deployment, batching, phase).values()]
+    work = [kernel for phase in phases for kernel in core_work(deployment, batching, phase).values()]
     calls = side_by_side(*[core.share(deployment.model) for core in cores] * len(phases))
     flop, traffic, time, calls = (
         by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*work, strict=True)), calls)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, divide, expm1, in_sequence, octave_below, some, total
+from xlperf.base.arrays import Array, Numeric, array, divide, expm1, in_sequence, octave_below, some, total
 from xlperf.equations.model.operators import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.serving_plan import InferencePlan
@@ -217,6 +217,9 @@ class RequestLoad(NamedTuple):
     pass_tokens: Array  # most tokens of a prefill pass [-]
     mixed: Array  # 1: prefill passes share a batch with decode steps (chunked prefill); 0: they alternate [-]
     balance_rows: Array  # GEMM rows from which the GEMM is compute-bound [-]
+    prefill_overlap: (
+        Array  # prefills in progress at once in a full pipeline: latency over the time of its busiest stage
+    )
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """Select rows."""
@@ -292,9 +295,9 @@ class RequestLoad(NamedTuple):
         return np.asarray(self.mixed * shared * saving), np.asarray(self.mixed * (prefill / passes - saving))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
-        """Replica time per prompt when prefill passes follow each other through the pipeline stages. [s]"""
-        passes = np.maximum(np.minimum(self.pipeline_stages, batch / prompts), 1.0)
-        return np.asarray(prefill / (prompts * passes))
+        """Replica time per prompt when prefills follow each other through the pipeline stages. [s]"""
+        overlap = np.maximum(np.minimum(self.prefill_overlap, batch / prompts), 1.0)
+        return np.asarray(prefill / (prompts * overlap))
 
     def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
         """Batches below and above a number of requests that are computed operator by operator. [-] Powers of two, also
@@ -453,13 +456,17 @@ def _whole_of(prompts: Array) -> Array:
 
 def request_load(
     plan: InferencePlan,
-    prefilling: InferencePlan,
+    pool: Deployment,
     burst_fraction: Array,
     mixed: Array,
     balance_rows: Array,
     whole_prompts: bool = False,
 ) -> RequestLoad:
-    """Per-request workload of serving replicas; a prefill pool runs ``whole_prompts``, an engine fills its passes."""
+    """Per-request workload of serving replicas, whose prompts a ``pool`` prefills.
+
+    A pool of its own runs ``whole_prompts``, an engine fills its passes.
+    """
+    prefilling = pool.plan
     prompts = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     prompts = _whole_of(prompts) if whole_prompts else prompts
     return RequestLoad(
@@ -476,7 +483,43 @@ def request_load(
         pass_tokens=prefilling.prefill_tokens,
         mixed=mixed,
         balance_rows=balance_rows,
+        prefill_overlap=_overlap(pool),
     )
+
+
+def _overlap(pool: Deployment) -> Array:
+    """Prefills in progress at once in a full pipeline; halves of a two-batch overlap are passes of their own. [-]"""
+    plan = pool.plan
+    halves = np.where((plan.two_batch_overlap > 0.0) & (plan.data_parallel_attention > 1.0), 2.0, 1.0)
+    passes = halves * np.maximum(plan.own_tokens / plan.prefill_tokens, 1.0)
+    return pipeline_overlap(pool.model.num_layers, plan.pipeline_parallel, passes)
+
+
+def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Numeric) -> Array:
+    r"""Prefills in progress at once in a full pipeline.
+
+    A prefill of c passes takes all L layers and, for each further pass, those of the largest stage; it occupies that
+    stage for c passes. With one pass each, p equal stages overlap p prefills; with many, a prefill fills the stages.
+    Source: Y. Huang et al., GPipe, arXiv:1811.06965, section 2.3, without a flush between two prefills.
+
+    .. math:: o = \frac{L + (c - 1) l}{c\,l}, \qquad l = \left\lceil \frac{L}{p} \right\rceil
+
+    >>> pipeline_overlap(80.0, 4.0, np.array([1.0, 4.0, 1e9])).round(6).tolist()
+    [4.0, 1.75, 1.0]
+
+    Parameters
+    ----------
+    num_layers : Layers L of the model. [-]
+    pipeline_parallel : Stages p. [-]
+    passes : Passes c of a prefill. [-]
+
+    Returns
+    -------
+    Array : Overlap o: latency of a prefill over the interval between two. [-]
+    """
+    layers, count = array(num_layers), array(passes)
+    largest = np.ceil(layers / array(pipeline_parallel))
+    return np.asarray((layers + (count - 1.0) * largest) / (count * largest))
 
 
 def half_of(batch: Array) -> Array:
@@ -607,9 +650,11 @@ class BatchTimes:
         again = self._step(batches[0])[1] if detailed else np.empty(0, dtype=np.int64)
         prefill = _Query(self.cache[PREFILL], prompts, again[:0])
         decoding = _Query(self.cache[DECODING], batches, again)
+        # Steps of the first number are recorded with their parts, and with their bound if it is asked for.
         first = int(np.searchsorted(decoding.numbers, 1)) if detailed else 0
         bounded = first if self.bounded else 0
         rows = self.rows[PREFILL][prefill.rows], self.rows[DECODING][decoding.rows]
+        # Few batches of both phases are computed in one call.
         few = 0 < len(rows[0]) <= _FEW - len(rows[1]) < _FEW
         if few and (self.experts is None or (self.experts[rows[1]] < 0).all()):
             prefills, steps, bound = self._both(rows, (prefill.values, decoding.values), bounded > 0)
@@ -671,6 +716,7 @@ class BatchTimes:
             parts[some] = phase_times(work)[:, 0]
             if start < bounded:
                 bound[some] = serving_bound(served, work)[: bounded - start]
+        # Attention pools decode with their expert pools.
         if phase == DECODING and self.experts is not None:
             partners = self.experts[rows]
             split = np.flatnonzero(partners >= 0)

@@ -15,9 +15,10 @@ from xlperf.equations.model.operators import cache_elements, cache_ratio
 from xlperf.equations.plan.records import WORD, HostCompute, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
 from xlperf.equations.serving.deployment import Deployment, rank_adapter_size, resident_adapters
+from xlperf.equations.serving.queueing import ROOT_OF_THREE
 from xlperf.equations.serving.weights import computed_share, host_weights_size, rank_weights_size
 
-_BUFFERED_LAYERS = 2.0
+_BUFFERED_LAYERS = 2.0  # layers on the accelerator, one computing and one on its way, when others are in the host
 _NARROW, _WIDE = 1.0, 2.0
 """Bytes of an element of an FP8 cache and of a 16-bit one. [B]"""
 _SCALED = 1.03125
@@ -26,8 +27,8 @@ _GROUP, _WORDS = 64.0, 8.0
 """Elements with a scale of 1 B in models with one vector for keys and values, whose scales are multiples of 8 B."""
 _PAGE, _WINDOW_PAGE, _ALIGNMENT = 256.0, 64.0, 576.0
 """Tokens of a page of compressed entries and of recent tokens; bytes that pages of FP8 latents are multiples of."""
-_FEWEST_HEADS = 64.0
-_GATHERED = 4.0
+_FEWEST_HEADS = 64.0  # heads of the smaller kernel of latent attention
+_GATHERED = 4.0  # prompts whose entries are widened at once
 _STATE_PAGES = (4.0, 8.0)
 """Tokens of a page of states that selected and that compressed layers compress. [-]"""
 
@@ -111,33 +112,22 @@ def _element_size(model: Model, plan: InferencePlan, architecture: Architecture,
     return np.where((plan.kv_size == _NARROW) & (scaled > 0.0), narrow, plan.kv_size)
 
 
-def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -> Array:
-    r"""Tokens of a layer that attends within a window for which a prefill holds pages.
+def _tokens_in_flight(window: Array, batch_tokens: Array | float, context: Array) -> Array:
+    """Tokens for which a layer with a window holds pages in a prefill, with ``batch_tokens`` in passes. [-]
 
-    .. math:: n = \min\left(w - 1 + b,\ c\right)
+    Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request. A window of 128 tokens
+    and a pass of 8,192:
 
-    Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
-
-    >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()  # A window of 128 tokens and a pass of 8,192
+    >>> _tokens_in_flight(128.0, 8192.0, np.array([100.0, 1e6])).tolist()
     [100.0, 8319.0]
-
-    Parameters
-    ----------
-    window : Window w of the layer. [-]
-    batch_tokens : Tokens b of the passes that are in flight. [-]
-    context : Tokens c of the request. [-]
-
-    Returns
-    -------
-    tokens : Tokens with pages. [-]
     """
-    return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
+    return np.asarray(np.minimum(window - 1.0 + batch_tokens, context))
 
 
 def _local_in_flight(model: Model, plan: InferencePlan, batches: Array, token_size: Array, context: Array) -> Array:
     """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
     window = np.where(np.isfinite(model.window), model.window, 0.0)
-    held = tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
+    held = _tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
     local = model.num_local_layers * _padded_share(model.num_local_layers, model.num_global_layers)
     share = np.where(batches > 0.0, local / model.num_layers, 0.0)
     return np.asarray(share * token_size * np.maximum(held, 0.0) / plan.context_parallel)
@@ -162,23 +152,29 @@ def _compressed_pages(
     vector, key = model.head_size * element_size, model.index_size * model.index_key_size
     selected, compressed, indexes = model.num_selected_layers, model.num_compressed_layers, model.num_index_layers
     windows, most = model.num_local_layers + selected + compressed, np.maximum(selected, compressed)
+    # Layers of each kind once kinds have as many layers as the largest group; 0 if pages are not even.
     groups = np.maximum(np.round(divide(windows, most)), 1.0)
     layers = np.where(even > 0.0, np.maximum(most, ceil_div(windows, groups)), 0.0)
+    # Bytes of a page of all layers, and how many such pages the windows of the layers take.
     stride = np.maximum(selected, layers) * page(_PAGE / model.selected_ratio, vector)
     stride = stride + np.maximum(indexes, layers) * page(_PAGE / model.selected_ratio, key)
     stride = stride + np.maximum(compressed, layers) * page(_PAGE / model.compressed_ratio, vector)
     of_windows = ceil_div(windows * page(_WINDOW_PAGE, vector), stride)
-    first, second = _STATE_PAGES
+    selected_page, compressed_page = _STATE_PAGES
     overlapping = 2.0 * model.selected_ratio
 
     def pages(in_flight: Array | float) -> Array:
-        def of(window: Array, tokens: float) -> Array:
-            return np.asarray(ceil_div(tokens_in_flight(window, in_flight, context), tokens) + 1.0)
+        """Pages with so many tokens in passes: of entries, of windows, and of states."""
 
-        states = np.where(selected > 0.0, of(overlapping, first), 0.0)
-        states = states + np.where(compressed > 0.0, of(model.compressed_ratio, second), 0.0)
-        return np.asarray(ceil_div(context, _PAGE) + of_windows * of(model.sparse_window, _WINDOW_PAGE) + states)
+        def window_pages(window: Array, page_tokens: float) -> Array:
+            return np.asarray(ceil_div(_tokens_in_flight(window, in_flight, context), page_tokens) + 1.0)
 
+        states = np.where(selected > 0.0, window_pages(overlapping, selected_page), 0.0)
+        states = states + np.where(compressed > 0.0, window_pages(model.compressed_ratio, compressed_page), 0.0)
+        windows = of_windows * window_pages(model.sparse_window, _WINDOW_PAGE)
+        return np.asarray(ceil_div(context, _PAGE) + windows + states)
+
+    # A request that decodes has one token in a pass; its prefill has more.
     decoding = pages(1.0)
     return stride * decoding, stride * np.maximum(pages(batch_tokens) - decoding, 0.0)
 
@@ -205,27 +201,27 @@ def cache_sizes(
     batches = engine["in_flight_batches"] * (1.0 - whole)
     cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole, batches) * element
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole, batches) * element
-    there = np.where(plan.offload_target == OffloadTarget.HOST, plan.kv_offload, 0.0) * (cache + prefix)
+    offloaded = np.where(plan.offload_target == OffloadTarget.HOST, plan.kv_offload, 0.0) * (cache + prefix)
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
-        here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
-        cache, prefix = cache * here, prefix * here
+        on_device = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
+        cache, prefix = cache * on_device, prefix * on_device
+    # Index keys of sparse attention.
     for core in cores_of(architecture):
         if core.index is not None:
             keys = layers * core.share(model) * core.index(model)
             cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
     in_flight = _local_in_flight(model, plan, batches, token_size * element, own_context)
     if architecture.sparse_attention:
-        stages = (
-            np.ceil(model.num_layers / plan.pipeline_parallel) / model.num_layers
-        )  # drafts attend within the window
-        paged, flying = _compressed_pages(
+        # drafts attend within the window
+        stages = np.ceil(model.num_layers / plan.pipeline_parallel) / model.num_layers
+        paged, prefilling = _compressed_pages(
             model, engine["in_flight_batches"] * plan.prefill_tokens, own_context, element, engine["even_pages"]
         )
         pages = (engine["in_flight_batches"] > 0.0) & _compresses(model)
         cache = np.where(pages, stages * paged, cache)
-        in_flight = np.where(pages, stages * flying, in_flight)
+        in_flight = np.where(pages, stages * prefilling, in_flight)
     if not keeps_states(architecture):
-        return CacheSizes(cache, prefix, cache, in_flight, there)
+        return CacheSizes(cache, prefix, cache, in_flight, offloaded)
     state = rank_states_size(model, plan, architecture)
     slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
     # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
@@ -233,10 +229,9 @@ def cache_sizes(
     share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
     first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
     whole_sequence = _cache_with_states(cache, state, slots + plan.draft_tokens, share)
-    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight, there)
+    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight, offloaded)
 
 
-_ROOT_OF_THREE = 1.7320508075688772
 _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
 
@@ -329,6 +324,7 @@ def largest_batch(
     """
     free, cache, work = array(free_memory), array(kv_cache_size), array(working_set_size)
     stages = array(pipeline_parallel)
+    # Micro-batches of the most sequences of a pass; or of m = rounds sequences, and some of m + 1.
     capped = np.floor(divide(free - array(most_sequences) * work, cache))
     rounds = np.floor(divide(free, stages * cache + work))
     more = np.floor(divide(free - (rounds + 1.0) * work, cache))
@@ -419,7 +415,7 @@ def _held_output(reserved_output: Numeric, together: Numeric, output_variation: 
     >>> _held_output(0.0, 1.0, [0.0, 0.25, 1.0]).round(3).tolist()  # a burst; 1 - 0.433 of it still grows together
     [1.0, 0.783, 0.5]
     """
-    grown = array(together) * (1.0 - np.minimum(_ROOT_OF_THREE * array(output_variation), 1.0))
+    grown = array(together) * (1.0 - np.minimum(ROOT_OF_THREE * array(output_variation), 1.0))
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
@@ -531,8 +527,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         host_size = host_weights_size(model, plan, architecture)
         # Of weights that move in each step, two layers are on the accelerator.
         stages = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-        here = np.where(plan.host_compute == HostCompute.STREAM, np.minimum(_BUFFERED_LAYERS / stages, 1.0), 0.0)
-        weights = weights - host_size * (1.0 - here)
+        buffered = np.where(plan.host_compute == HostCompute.STREAM, np.minimum(_BUFFERED_LAYERS / stages, 1.0), 0.0)
+        weights = weights - host_size * (1.0 - buffered)
     adapter, resident = rank_adapter_size(model, plan), resident_adapters(plan)
     weights, host_size = weights + resident * adapter, host_size + (plan.adapters - resident) * adapter
     if "encoder_memory" in engine:
@@ -541,6 +537,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
+    # The share of the memory that the engine takes, less what it sets aside for passes and ranks.
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
     outside = outside + engine["reserve_per_rank"] * plan.replica_ranks
     shown = capacity - engine["driver_memory"]
@@ -556,6 +553,10 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
         measures, budget - _measured_at_start(model, plan, architecture, engine, most * working_set), budget
     )
     covered = np.where(measures, 0.0, covered)
+    # Sequences of which the host has room for the part of the cache that is there.
+    ranks = engine["ranks"]
+    left = deployment.device.host_memory_capacity[:, 0] - ranks * host_size
+    hosted = np.floor(np.maximum(divide(left, ranks * sizes.offloaded, np.inf), 0.0))
     # The batch fits what the engine takes, and the memory of the accelerator.
     rooms = (budget, covered), (capacity - reserved - weights, np.ones_like(capacity))
 
@@ -564,7 +565,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
             largest_batch(free - once, of_sequence, activations * working_set, most, plan.pipeline_parallel)
             for free, activations in rooms
         ]
-        return np.asarray(np.minimum(*largest) * plan.data_parallel_attention)
+        return np.asarray(np.minimum(np.minimum(*largest), hosted) * plan.data_parallel_attention)
 
     admitted = batch = fitting(sizes.sequence)
     run = np.maximum(plan.run_requests, 1.0)
@@ -580,7 +581,6 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     ratio = np.maximum(divide(spare, sizes.sequence + sizes.in_flight), 0.0) * plan.data_parallel_attention
     concurrency = np.where(sizes.in_flight > 0.0, ratio, np.maximum(ratio, batch))
     sequence = sizes.sequence, sizes.prefix, sizes.in_flight, sizes.keys, working_set, most
-    ranks = engine["ranks"]
     host = (
         resident * adapter,
         deployment.adapter_load_time,

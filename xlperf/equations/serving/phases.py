@@ -245,12 +245,14 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     running = batching_of(plan)
     batching = computed_batching(plan, running, deployment.software["whole_batch"][:, 0])
     shape = serving_shape(plan, batching, deployment.popularity)
+    # An index that selects all of a prompt leaves latent attention as it is; else it runs in its absorbed form.
     if architecture.sparse_attention and architecture.latent_attention:
         selecting = plan.prompt_length > deployment.model.index_top_k
         share = np.where(selecting, SELECTED.share(deployment.model), 0.0)
         shape = shape._replace(absorbed_share=share)
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
+    # Kernels and messages that the host launches in a layer; attention stands between piecewise graphs.
     launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
     between = kernels.attention.layer_calls()
     launched = launched + total(messages.calls)[:, None]
@@ -260,7 +262,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         launched = launched + kernel_calls
     host = _host(deployment, shape, running, launched, between, phases)
     exposed = messages.time
-    if PREFILL in phases and some(plan.context_parallel > 1.0):
+    if PREFILL in phases and some(plan.context_parallel > 1.0):  # attention hides the ring of keys and values
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
         exposed = exposed.copy()
         exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
@@ -279,10 +281,10 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         products = serving_gemms(deployment.model, shape, architecture, phases)
         gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, parts, phases)
         kernels, parts = kernels._replace(gemms=gemms), parts.copy(order="F")
-        before = total(parts[:, :, 0, :FIXED])
+        busy_before = total(parts[:, :, 0, :FIXED])
         parts[:, :, 0, MATRIX] = gemms.layer_time()
         # Launches that products on the accelerator hid are seen where the host does those products.
-        seen = [np.maximum(host.layer_launches - busy, 0.0) for busy in (total(parts[:, :, 0, :FIXED]), before)]
+        seen = [np.maximum(host.layer_launches - busy, 0.0) for busy in (total(parts[:, :, 0, :FIXED]), busy_before)]
         parts[:, :, 0, FIXED] += waiting + (seen[0] - seen[1])
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
@@ -479,6 +481,7 @@ def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
     rows = by_phase(work.shapes.m + 0.0 * work.shapes.n, work.gemms.time.shape[1])[:, -1]
     moving = np.where(rows <= FEW_ROWS, gemm, moving)
+    # Compute and memory parts of each kind of kernel, and what doubling either saves.
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.device.rate(CORE).peak_flop_rate),

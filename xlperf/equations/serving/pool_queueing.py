@@ -59,7 +59,7 @@ class PoolTimes(NamedTuple):
     one_prefill: Array  # pass of one prompt [s]
     full_prefill: Array  # pass of the most prompts [s]
     max_prefill_prompts: Array  # largest number of prompts per pass, 1 or more [-]
-    stages: Array  # pipeline stages of the prefill replicas [-]
+    overlap: Array  # prefills in progress at once in the pipeline of a prefill replica [-]
     burst: Array  # fraction of the requests that arrive in the initial burst [-]
     wave_spread: Array  # squared dispersion of later waves over a cycle; infinite for unsynchronised requests [-]
     prefill_replicas: Array  # [-]
@@ -73,7 +73,7 @@ class PoolTimes(NamedTuple):
     @property
     def prefill_capacity(self) -> Array:
         """Prefill throughput with full passes. [request/s]"""
-        return np.asarray(self.prefill_replicas * self.max_prefill_prompts * self.stages / self.full_prefill)
+        return np.asarray(self.prefill_replicas * self.max_prefill_prompts * self.overlap / self.full_prefill)
 
     @property
     def capacity(self) -> Array:
@@ -90,16 +90,16 @@ class PoolTimes(NamedTuple):
         """Mean wait for the other passes of a burst, averaged over all requests. [s]"""
         prompts, prefill = self.burst_pass(requests)
         passes = requests / (self.prefill_replicas * prompts)
-        return np.asarray(0.5 * self.burst * (prefill / self.stages) * np.maximum(passes - 1.0, 0.0))
+        return np.asarray(0.5 * self.burst * (prefill / self.overlap) * np.maximum(passes - 1.0, 0.0))
 
     def prompts(self, rate: Array, most: Array) -> Array:
         """Prompts per pass: arrivals during the previous pass, ``most`` at most. [-]"""
-        prompts = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
+        prompts = self.pass_times.batch(rate / (self.prefill_replicas * self.overlap))
         return np.asarray(np.clip(prompts, 1.0, most))
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
         """Mean residual time of the running pass. [s]"""
-        interval = prefill / self.stages
+        interval = prefill / self.overlap
         busy = np.minimum(rate * interval / self.prefill_replicas, 1.0)
         return np.asarray(0.5 * interval * busy / self.prefill_replicas)
 
@@ -118,12 +118,12 @@ class PoolTimes(NamedTuple):
 
 def _columns(times: PoolTimes, requests: Array, burst_wait: Array, outside: Array) -> list[Array]:
     """Arguments of :func:`_throughput` that do not depend on the rate."""
-    flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
+    flow, capacity = times.prefill_replicas * times.overlap, times.prefill_capacity
     limit, ahead = np.minimum(capacity, times.decode_capacity), 1.0 - 1.0 / np.maximum(requests, 1.0)
     # Longest wait: the prompts of all other requests of a replica, one after the other.
-    longest = np.maximum(requests / times.prefill_replicas - 1.0, 0.0) * times.one_prefill / times.stages
+    longest = np.maximum(requests / times.prefill_replicas - 1.0, 0.0) * times.one_prefill / times.overlap
     most, burst_prefill = times.burst_pass(requests)
-    prefill = *times.pass_times, flow, most, times.stages, times.prefill_replicas, times.burst, times.wave_spread
+    prefill = *times.pass_times, flow, most, times.overlap, times.prefill_replicas, times.burst, times.wave_spread
     decode = *times.step_times, times.decode_steps, times.decode_replicas, times.places
     fixed = times.transfer + outside
     return [*prefill, burst_prefill, *decode, fixed, burst_wait, requests, ahead, longest, capacity, limit]
@@ -148,7 +148,7 @@ def _mean_prefill(prefill: Array, burst_prefill: Array, burst: Array) -> Array:
 
 def _throughput(rate: Array, columns: Array) -> Array:
     """Throughput by Little's law in both pools at frozen service times: a quadratic equation. [request/s]"""
-    pass_times, (flow, most, stages, prefill_replicas, burst, spread, burst_prefill) = (
+    pass_times, (flow, most, overlap, prefill_replicas, burst, spread, burst_prefill) = (
         Curve(*columns[:5]),
         columns[5:12],
     )
@@ -159,7 +159,7 @@ def _throughput(rate: Array, columns: Array) -> Array:
     prefill = pass_times.time(np.clip(pass_times.batch(wave_rate / flow), 1.0, most))
     running = np.minimum(np.maximum(step_times.batch(rate * steps / decode_replicas), 1.0), places)
     service = _mean_prefill(prefill, burst_prefill, burst) + fixed + steps * step_times.time(running)
-    interval, load = prefill / stages, rate / capacity
+    interval, load = prefill / overlap, rate / capacity
     residual = 0.5 * interval * np.minimum(wave_rate * interval / prefill_replicas, 1.0) / prefill_replicas
     # Little's law c = X (service + waits), solved for X without cancellation.
     unqueued = service + burst_wait + residual * ahead
@@ -193,6 +193,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
         done = searched & (~(np.abs(gap) > _SAME * trial) | (high - low <= _SAME * trial))
         root[rows[done]] = trial[done]
         searched &= ~done
+        # Plans that are done leave once they are half of all.
         left = np.flatnonzero(searched)
         if not len(left):
             break

@@ -118,7 +118,7 @@ def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
     first = first_of_run(decode_plan.run_requests, requests)
     load = PoolLoad(
         BatchTimes.of_pools(pools, number, split),
-        request_load(decode_plan, prefill_plan, first, np.zeros(number), np.ones(number), whole_prompts=True),
+        request_load(decode_plan, prefilling, first, np.zeros(number), np.ones(number), whole_prompts=True),
         np.maximum(prefill_plan.num_replicas, 1.0),
         np.maximum(decode_plan.num_replicas, 1.0),
         places,
@@ -209,7 +209,7 @@ def _settled(
         one_prefill=ends.one_prefill,
         full_prefill=ends.full_prefill,
         max_prefill_prompts=most,
-        stages=workload.pipeline_stages,
+        overlap=workload.prefill_overlap,
         burst=workload.burst_fraction,
         wave_spread=load.wave_spread,
         prefill_replicas=load.prefill_replicas,
@@ -274,7 +274,7 @@ def _settled_pools(load: PoolLoad, requests: Array) -> _Settled:
     ends = _Ends(one_prefill, full_prefill, upper, largest_step, places, decode_capacity)
     around = Times(*(values[:-2] for values in times))
     state, prompts, step, prefill = _settled(load, ends, requests, sides, around, _MOST_MOVES)
-    prefill_capacity = load.prefill_replicas * most * workload.pipeline_stages / full_prefill
+    prefill_capacity = load.prefill_replicas * most * workload.prefill_overlap / full_prefill
     return _Settled(Steady(*state), prompts, step, prefill, np.minimum(prefill_capacity, decode_capacity))
 
 
@@ -307,7 +307,7 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
         steps, passes, *_ = load.times.at(np.concatenate([batch, half]), whole_prompts, detailed)
     if arriving.any():
         line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
-    share = prefill / (prompts * workload.pipeline_stages)
+    share = prefill / (prompts * workload.prefill_overlap)
     capacity = capacity + 0.0 * share
     fixed = (value + 0.0 * share for value in (workload.decode_steps, workload.burst_fraction))
     service = Service(*(value.reshape(shape) for value in (prefill, share, *line, *fixed)))

@@ -452,7 +452,7 @@ def spread_quantiles(
     return side_by_side(*first), side_by_side(*each)
 
 
-_ROOT_OF_THREE = 1.7320508075688772
+ROOT_OF_THREE = 1.7320508075688772
 _MIDDLES: Array = (np.arange(32.0) + 0.5) / 32.0
 _SHARES: Array = _MIDDLES * _MIDDLES * _MIDDLES
 # Quadrature over output lengths: weights of _SHARES, denser for the shortest outputs
@@ -487,11 +487,11 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
     Array : Length over the mean length, 0 or more. [-]
     """
     share, variation = array(share), array(output_variation)
-    uniform = 1.0 + _ROOT_OF_THREE * variation * (2.0 * share - 1.0)
-    tail = 0.5 * (1.0 - 1.0 / np.maximum(variation, 1.0 / _ROOT_OF_THREE) ** 2)
+    uniform = 1.0 + ROOT_OF_THREE * variation * (2.0 * share - 1.0)
+    tail = 0.5 * (1.0 - 1.0 / np.maximum(variation, 1.0 / ROOT_OF_THREE) ** 2)
     hazard, exponential = -log(1.0 - share), tail == 0.0
     long = (1.0 - tail) * np.where(exponential, hazard, expm1(tail * hazard) / np.where(exponential, 1.0, tail))
-    return np.asarray(np.where(variation * _ROOT_OF_THREE <= 1.0, uniform, long))
+    return np.asarray(np.where(variation * ROOT_OF_THREE <= 1.0, uniform, long))
 
 
 def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
@@ -565,36 +565,6 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
 
 
-def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
-    r"""Mean wait for a free place over the requests of a finite run.
-
-    Later requests find a queue as in the steady state. Of the c initial ones the first waits for nothing and the last
-    as long as a later request: half of that on average.
-
-    .. math:: w = q \left(1 - \frac{\min(c, N)}{2 N}\right)
-
-    Source: J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
-    doi:10.1287/opre.9.3.383.
-
-    A burst; four times as many as are in flight; without end:
-
-    >>> run_wait(8.0, 100.0, [100.0, 400.0, np.nan]).tolist()
-    [4.0, 7.0, 8.0]
-
-    Parameters
-    ----------
-    queue : Wait q in the steady state, (rows,). [s]
-    requests : Requests c in flight, (rows,). [-]
-    run_requests : Requests N of the run, (rows,); NaN: without end. [-]
-
-    Returns
-    -------
-    Array : (rows,). [s]
-    """
-    started = first_of_run(run_requests, requests)
-    return np.asarray(array(queue) * (1.0 - 0.5 * started))
-
-
 def staying_together(steps: Array, in_step: Array, output_variation: Array) -> Array:
     r"""Fraction of the requests of a run that keep arriving in bursts, because their predecessors end in the same step.
 
@@ -620,37 +590,8 @@ def staying_together(steps: Array, in_step: Array, output_variation: Array) -> A
     -------
     Array : 0 to 1, (rows,). [-]
     """
-    spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
+    spread = 2.0 * ROOT_OF_THREE * array(output_variation) * array(steps)
     return np.asarray(array(in_step) / np.maximum(spread, 1.0))
-
-
-def coming_together(burst_fraction: Numeric, output_variation: Numeric) -> Array:
-    r"""Fraction of the in-flight requests that arrive at the same moment when outputs differ in length.
-
-    Each request replaces one that ends. Requests that started together end over 2 sqrt(3) v of the mean length
-    (uniform lengths). If that is short, arrivals are bunched; at the mean length, waves overlap and arrivals are
-    Poisson. Heuristic, this work.
-
-    .. math:: b = \sigma \max\left(1 - 2 \sqrt{3}\,v,\; 0\right)
-
-    Source: SGLang, bench_serving.py: --random-range-ratio is 0 by default, lengths between 1 and the stated one.
-
-    Lengths between 0.8 times the maximum and the maximum have v = 0.0642; between 0 and the maximum 0.577.
-
-    >>> coming_together(0.05, [0.0, 0.0642, 0.577]).round(4).tolist()
-    [0.05, 0.0389, 0.0]
-
-    Parameters
-    ----------
-    burst_fraction : Fraction sigma of the in-flight requests that arrive at the same moment with equal outputs. [-]
-    output_variation : Coefficient of variation v of the outputs. [-]
-
-    Returns
-    -------
-    Array : 0 to sigma. [-]
-    """
-    spread = 2.0 * _ROOT_OF_THREE * array(output_variation)
-    return np.asarray(array(burst_fraction) * np.maximum(1.0 - spread, 0.0))
 
 
 def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, requests: Array) -> Steady:

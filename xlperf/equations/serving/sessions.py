@@ -435,26 +435,3 @@ def weibull_scale(mean_length: Numeric, length_shape: Numeric, longest: Numeric)
         short = mean_rollout_length(exp(middle), shape, longest) < mean
         low, high = np.where(short, middle, low), np.where(short, high, middle)
     return exp(0.5 * (low + high)) + 0.0 * shape
-
-
-def any_unfinished_share(share: Numeric, count: Numeric) -> Array:
-    r"""Probability that any of several rollouts is unfinished.
-
-    .. math:: 1 - (1 - S)^n
-
-    Source: Distribution of the largest of n independent numbers.
-
-    >>> any_unfinished_share([0.5, 0.1], 2.0)
-    array([0.75, 0.19])
-
-    Parameters
-    ----------
-    share : Share of rollouts that are unfinished. [-]
-    count : Rollouts. [-]
-
-    Returns
-    -------
-    probability : Probability that at least one still generates. [-]
-    """
-    share, count = array(share), array(count)
-    return 1.0 - power(np.maximum(1.0 - share, 0.0), count)

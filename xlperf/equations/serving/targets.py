@@ -27,7 +27,7 @@ class _Trial(NamedTuple):
     target exceeds it, over the target, below 0 if all pass.
     """
 
-    good: np.ndarray
+    within: np.ndarray  # whether all times are
     rate: Array
     running: Array
     excess: Array
@@ -51,9 +51,9 @@ class _Targets(NamedTuple):
     def trial(self, steady: Steady, running: Array) -> _Trial:
         """Whether the mean times of a state, (number, rows), are within them."""
         first = steady.first_token + steady.queue_time
-        each = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
-        good = (first <= self.first) & (each <= self.token)
-        return _Trial(good, steady.rate, running, np.maximum(first / self.first, each / self.token) - 1.0)
+        token = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
+        within = (first <= self.first) & (token <= self.token)
+        return _Trial(within, steady.rate, running, np.maximum(first / self.first, token / self.token) - 1.0)
 
 
 class _Search(Protocol):
@@ -82,8 +82,8 @@ class _Replicas(NamedTuple):
 
     def attempt(self, requests: Array) -> _Trial:
         workload = self.workload
-        found = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
-        service = workload.service(requests, found.cycle, found.steps)
+        cycles = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
+        service = workload.service(requests, cycles.cycle, cycles.steps)
         steady = closed_state(service, requests, requests, self.targets.latency.time(requests))
         return self.targets.trial(steady, requests)
 
@@ -118,13 +118,13 @@ class _Pools(NamedTuple):
 
 def _whole_sizes_to(most: Array) -> Array:
     """Batches between which times are linear, from 1 to the largest number or more. [-]"""
-    found, largest = [1.0], float(np.max(most, initial=1.0, where=~np.isnan(most)))
-    while found[-1] < largest:
-        found.append(float(whole_sizes(np.array([np.nextafter(found[-1], np.inf)]))[1][0]))
-    return np.array(found)
+    sizes, largest = [1.0], float(np.max(most, initial=1.0, where=~np.isnan(most)))
+    while sizes[-1] < largest:
+        sizes.append(float(whole_sizes(np.array([np.nextafter(sizes[-1], np.inf)]))[1][0]))
+    return np.array(sizes)
 
 
-def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
+def _largest_within(most: Array, search: _Search) -> tuple[Array, Array, Array]:
     """Largest whole number that passes, with its rate and running requests; all below one that passes pass too. A wide
     range is divided into equal ratios, as is one that hardly shrank. In others the number follows from lines through
     the times of two numbers, and from the batches at which times jump.
@@ -138,11 +138,11 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
             break
         trial, width = search.attempt(tried), high[rows] - low[rows]
         # Largest number that passes, and smallest one above it that does not.
-        at = np.argmax(np.where(trial.good, tried, 0.0), axis=0), np.arange(len(rows))
-        passes = trial.good[at]
+        at = np.argmax(np.where(trial.within, tried, 0.0), axis=0), np.arange(len(rows))
+        passes = trial.within[at]
         for best, values in ((low, tried), (rate, trial.rate), (running, trial.running), (under, trial.excess)):
             best[rows] = np.where(passes, values[at], best[rows])
-        missed = np.where(trial.good | (tried <= low[rows]), np.inf, tried)
+        missed = np.where(trial.within | (tried <= low[rows]), np.inf, tried)
         at = np.argmin(missed, axis=0), np.arange(len(rows))
         misses = missed[at] < high[rows]
         for best, values in ((high, tried), (over, trial.excess)):
@@ -199,9 +199,9 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
     """
     plan = deployment.plan
     asked, targets = _targets_of(deployment)
-    load = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
+    load = request_load(plan, deployment, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     search = _Replicas(times, load, targets, places)
-    batch, rate, _ = _largest_good(np.where(asked, places, 0.0), search)
+    batch, rate, _ = _largest_within(np.where(asked, places, 0.0), search)
     known = places + targets.tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), batch, np.nan),
@@ -226,7 +226,7 @@ def pooled_target_results(pools: Pools) -> dict[str, Array]:
     most = most + np.where(
         most > 0.0, np.maximum(other.prefill_tokens / other.own_tokens, 1.0) * other.num_replicas, 0.0
     )
-    _, rate, running = _largest_good(np.where(asked, most, 0.0), _Pools(pools.load, targets).with_known_times())
+    _, rate, running = _largest_within(np.where(asked, most, 0.0), _Pools(pools.load, targets).with_known_times())
     known = most + targets.tokens + plan.prompt_length
     return {
         "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, total
+from xlperf.base.arrays import Array, ceil_div, side_by_side, total
 from xlperf.equations.hardware.roofline import WIDE, exposed_offload_time
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
 from xlperf.equations.model.layers import layer_blocks
@@ -40,40 +40,41 @@ def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]
     return tuple(operator for operator in block.operators if operator not in wide), wide
 
 
+def _block_shares(model: Model, plan: InferencePlan, architecture: Architecture, block: Block) -> Array:
+    """Blocks of a kind on a rank per layer: layers that have it, in pools that compute it, times its experts. [-]"""
+    part = LayerPart.EXPERTS if block in FEED_FORWARD else LayerPart.ATTENTION
+    share = layer_shares(model, architecture).of(block.place) * computed_share(plan, part)
+    if block is EXPERTS:
+        share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+    return np.asarray(share)
+
+
 def _layer_weights(
     shard: Shard, plan: InferencePlan, architecture: Architecture, blocks: tuple[Block, ...]
 ) -> tuple[Array, Array]:
     """GEMM weights of blocks of a mean layer on one rank, (rows,): in the precision of the plan, and in 16 bits. [-]"""
-    model, shares = shard.model, layer_shares(shard.model, architecture)
-    attends, feeds = computed_share(plan, LayerPart.ATTENTION), computed_share(plan, LayerPart.EXPERTS)
+    model, narrow, wide = shard.model, np.zeros(()), np.zeros(())
     wide_layers = wide_attention(model, plan, architecture)
-    low, wide = np.zeros(()), np.zeros(())
     for block in blocks:
-        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
-        if block is EXPERTS:
-            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+        share = _block_shares(model, plan, architecture, block)
         narrow_products, wide_products = _by_width(block)
         if wide_products:
             wide = wide + share * weights(block, shard, wide_products)
         if narrow_products:
-            held = share * weights(block, shard, narrow_products)
-            if block.place in ("attention", "linear"):
-                wide, held = wide + np.where(wide_layers, held, 0.0), np.where(wide_layers, 0.0, held)
-            low = low + held
-    return np.asarray(low), np.asarray(wide)
+            number = share * weights(block, shard, narrow_products)
+            if block.place in ("attention", "linear"):  # attention layers may stay in 16 bits
+                wide, number = wide + np.where(wide_layers, number, 0.0), np.where(wide_layers, 0.0, number)
+            narrow = narrow + number
+    return np.asarray(narrow), np.asarray(wide)
 
 
 def _layer_weights_by_part(
     shard: Shard, plan: InferencePlan, architecture: Architecture, blocks: tuple[Block, ...]
 ) -> Array:
     """GEMM weights of blocks of a mean layer on one rank, each part in its own precision, (rows,). [B]"""
-    model, shares = shard.model, layer_shares(shard.model, architecture)
-    attends, feeds = computed_share(plan, LayerPart.ATTENTION), computed_share(plan, LayerPart.EXPERTS)
     size = np.zeros(())
     for block in blocks:
-        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
-        if block is EXPERTS:
-            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+        share = _block_shares(shard.model, plan, architecture, block)
         for products, narrow in zip(_by_width(block), (True, False), strict=True):
             if products:
                 sizes = plan.part_sizes(part_of(block, products[0], architecture)) if narrow else None
@@ -84,8 +85,8 @@ def _layer_weights_by_part(
 
 def computed_share(plan: InferencePlan, part: float) -> Array | float:
     """1 if a pool computes a part of its layers, else 0, (rows,); 1 if every pool computes all. [-]"""
-    own = plan.computes(part)
-    return 1.0 if own is None else own
+    computed = plan.computes(part)
+    return 1.0 if computed is None else computed
 
 
 def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
@@ -116,14 +117,14 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     small, tables = small * attends, tables * attends
     layer = narrow * plan.weight_size + (small + wide) * plan.activation_size
     size = np.asarray(layers * layer + tables * plan.activation_size / plan.attention_parallel)
-    own = plan.part_sizes("head")
-    if own is None:
+    head_sizes = plan.part_sizes("head")
+    if head_sizes is None:
         return size
     # Embeddings stay in 16 bits; an output projection of its own has the precision of the checkpoint's.
     layer = _layer_weights_by_part(shard, plan, architecture, blocks) + small * plan.activation_size
     output = np.where(tied > 0.0, 0.0, embedding_parameters(model, np.ones_like(tied))) * attends
-    of_tables = (tables - output) * plan.activation_size + output * own[0]
-    return np.where(np.isnan(own[0]), size, layers * layer + of_tables / plan.attention_parallel)
+    of_tables = (tables - output) * plan.activation_size + output * head_sizes[0]
+    return np.where(np.isnan(head_sizes[0]), size, layers * layer + of_tables / plan.attention_parallel)
 
 
 def host_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
@@ -141,9 +142,9 @@ def host_weights_size(model: Model, plan: InferencePlan, architecture: Architect
 
     def size(blocks: tuple[Block, ...]) -> Array:
         narrow, wide = _layer_weights(shard, plan, architecture, blocks)
-        layer, own = narrow * plan.weight_size + wide * plan.activation_size, plan.part_sizes("head")
-        if own is not None:
-            layer = np.where(np.isnan(own[0]), layer, _layer_weights_by_part(shard, plan, architecture, blocks))
+        layer, head_sizes = narrow * plan.weight_size + wide * plan.activation_size, plan.part_sizes("head")
+        if head_sizes is not None:
+            layer = np.where(np.isnan(head_sizes[0]), layer, _layer_weights_by_part(shard, plan, architecture, blocks))
         return np.asarray(layers * layer)
 
     blocks = layer_blocks(architecture)[:-1]
@@ -165,85 +166,21 @@ def with_stated_host_weights(deployment: Deployment) -> Deployment:
     return replace(deployment, plan=plan.replaced(**columns))
 
 
-def rarest_visits(held: Numeric, favoured_share: Numeric, hot_share: Numeric) -> Array:
-    r"""Share of the visits of experts that the least used ones receive.
+def _rarest_visits(held: Array, favoured_share: Array, hot_share: Array) -> Array:
+    """Share of the visits of experts that the least used ones receive, a share ``held`` of all, (rows,). [-]
 
     Routers prefer a share s of the experts; the others receive a share (1 - s)^3 of the visits that do not go to a few
-    hot ones. The host holds the others first.
+    hot ones. The host holds the others first (heuristic, this work). Half of the experts of an even router; the half
+    that is not preferred; the same if 0.2 of the visits go to a few:
 
-    .. math:: v = (1 - h) \left(\frac{\min(x, 1 - s)}{1 - s} (1 - s)^3
-              + \frac{\max(x - (1 - s), 0)}{s} \left(1 - (1 - s)^3\right)\right),\quad v(1) = 1
-
-    Heuristic, this work.
-
-    Half of the experts of an even router; the half that is not preferred; the same where 0.2 of the visits go to a few:
-
-    >>> rarest_visits(0.5, [1.0, 0.5, 0.5], [0.0, 0.0, 0.2]).tolist()
+    >>> _rarest_visits(np.asarray(0.5), np.array([1.0, 0.5, 0.5]), np.array([0.0, 0.0, 0.2])).tolist()
     [0.5, 0.125, 0.1]
-
-    Parameters
-    ----------
-    held : Share x of the experts that the host holds. [-]
-    favoured_share : Share s of the experts that routers prefer, above 0; 1: no preference. [-]
-    hot_share : Share h of the visits that goes to the same few experts. [-]
-
-    Returns
-    -------
-    share : Share of the visits, at most the share of the experts. [-]
     """
-    share, favoured = array(held), array(favoured_share)
-    rare = 1.0 - favoured
-    within, beyond = np.minimum(share, rare), np.maximum(share - rare, 0.0)
-    visits = within * rare * rare + beyond / favoured * (1.0 - rare * rare * rare)
-    shown = (1.0 - array(hot_share)) * visits
-    return np.asarray(np.where(share < 1.0, shown, share + 0.0 * shown))
-
-
-def processor_time(weights_size: Numeric, flop: Numeric, memory_bandwidth: Numeric, flop_rate: Numeric) -> Array:
-    r"""Time of matrix products on the processors of a host: they read the weights once, from memory.
-
-    .. math:: t = \max\left(\frac{S}{B}, \frac{F}{P}\right)
-
-    Source: S. Williams, A. Waterman and D. Patterson, "Roofline", 2009, doi:10.1145/1498765.1498785.
-
-    >>> processor_time(2e9, [4e9, 4e12], 50e9, 1e12).tolist()  # 2 GB at 50 GB/s; 4 TFLOP at 1 TFLOP/s
-    [0.04, 4.0]
-
-    Parameters
-    ----------
-    weights_size : Bytes S of the weights. [B]
-    flop : Operations F. [FLOP]
-    memory_bandwidth : Bandwidth B of the host's memory. [B/s]
-    flop_rate : Rate P of the processors. [FLOP/s]
-
-    Returns
-    -------
-    time : Time of the products. [s]
-    """
-    return np.asarray(np.maximum(array(weights_size) / array(memory_bandwidth), array(flop) / array(flop_rate)))
-
-
-def handover_time(passed_size: Numeric, bandwidth: Numeric, start_time: Numeric) -> Array:
-    r"""Time in which activations go to the host and come back: twice their size over the link, and a fixed time.
-
-    .. math:: t = t_0 + \frac{2 S}{B}
-
-    Heuristic, this work.
-
-    >>> float(handover_time(1e6, 50e9, 1e-5))
-    5e-05
-
-    Parameters
-    ----------
-    passed_size : Bytes S of the activations, one way. [B]
-    bandwidth : Bandwidth B of the link, one direction. [B/s]
-    start_time : Time t_0 in which both sides notice each other. [s]
-
-    Returns
-    -------
-    time : Time of both ways. [s]
-    """
-    return np.asarray(array(start_time) + 2.0 * array(passed_size) / array(bandwidth))
+    rare = 1.0 - favoured_share
+    within, beyond = np.minimum(held, rare), np.maximum(held - rare, 0.0)
+    visits = within * rare * rare + beyond / favoured_share * (1.0 - rare * rare * rare)
+    shown = (1.0 - hot_share) * visits
+    return np.asarray(np.where(held < 1.0, shown, held + 0.0 * shown))
 
 
 def _work_shares(deployment: Deployment) -> tuple[Array, Array, Array]:
@@ -251,7 +188,7 @@ def _work_shares(deployment: Deployment) -> tuple[Array, Array, Array]:
     plan, model = deployment.plan, deployment.model
     held, others = plan.host_experts_share, plan.host_weights_share
     rarest = plan.host_experts == HostExperts.RAREST
-    work = np.where(rarest, rarest_visits(held, *deployment.popularity), held)
+    work = np.where(rarest, _rarest_visits(held, *deployment.popularity), held)
     mixed = model.num_moe_layers / model.num_layers
     # Layers next to each other on the host hand over once; with some experts of each layer there, each layer does.
     handovers = np.maximum(mixed * np.where(rarest & (held > 0.0), 1.0, held), others)
@@ -274,12 +211,12 @@ def with_host_weights(
     """
     plan, device, software, number = deployment.plan, deployment.device, deployment.software, len(phases)
     experts, others, handovers = _work_shares(deployment)
-    own = len(gemms.names) - gemms.once
-    shapes, grouped = products.gemms, products.grouped[: len(gemms.names)][:own]
+    in_layer = len(gemms.names) - gemms.once
+    shapes, grouped = products.gemms, products.grouped[: len(gemms.names)][:in_layer]
     share = np.where(grouped, experts[:, None], others[:, None])[:, None]
-    calls = share * gemms.calls[..., :own]
-    weights = by_phase(shapes.batch * shapes.k * shapes.n * stored_sizes(deployment, products), number)[..., :own]
-    flop = by_phase(2.0 * shapes.batch * shapes.m * shapes.n * shapes.k, number)[..., :own]
+    calls = share * gemms.calls[..., :in_layer]
+    weights = by_phase(shapes.batch * shapes.k * shapes.n * stored_sizes(deployment, products), number)[..., :in_layer]
+    flop = by_phase(2.0 * shapes.batch * shapes.m * shapes.n * shapes.k, number)[..., :in_layer]
     # The ranks of an accelerator share its host.
     memory, link, rate = (
         values / software["ranks"]
@@ -291,16 +228,19 @@ def with_host_weights(
     )
     tokens = side_by_side(*(shape.of(phase)[0] for phase in phases))
     passed = tokens * (deployment.model.hidden_size * plan.activation_size)[:, None]
-    there = total(calls * processor_time(weights, flop, memory[..., None], rate[..., None]))
-    there = there + handovers[:, None] * handover_time(passed, link, software["handover_time"])
+    # On the host: weights are read once (roofline); activations go there and come back (heuristic, this work).
+    there = total(calls * np.maximum(weights / memory[..., None], flop / rate[..., None]))
+    there = there + handovers[:, None] * (software["handover_time"] + 2.0 * passed / link)
+    # On the accelerator: weights move over the link.
     moved = total(calls * weights)
     late = np.where(np.array(phases) == PREFILL, 0.0, total(np.where(grouped, calls * weights, 0.0)))
     behind = np.where(plan.host_prefetch[:, None] > 0.0, total(parts[:, :, 0]), 0.0)
     waits = exposed_offload_time(moved - late, link, behind) + late / link
-    saved = total(calls * gemms.time[..., :own])
-    how = plan.host_compute[:, None]
-    faster = (how == HostCompute.FASTER) & (there - saved < waits)
-    computes = (how == HostCompute.CPU) | faster
+    saved = total(calls * gemms.time[..., :in_layer])
+    # The processors compute where the plan says so, or where it leaves the choice and they are faster.
+    stated = plan.host_compute[:, None]
+    faster = (stated == HostCompute.FASTER) & (there - saved < waits)
+    computes = (stated == HostCompute.CPU) | faster
     kept = gemms.calls.copy(order="K")
-    kept[..., :own] = kept[..., :own] - np.where(computes[..., None], calls, 0.0)
+    kept[..., :in_layer] = kept[..., :in_layer] - np.where(computes[..., None], calls, 0.0)
     return gemms._replace(calls=kept), np.where(computes, there, waits)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide, ones, some
+from xlperf.base.arrays import Array, divide, ones, some
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, Block, saved_elements
 from xlperf.equations.model.layers import attention_of
 from xlperf.equations.model.linear_attention import KINDS
@@ -14,48 +14,6 @@ from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, R
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Part, Setting
-
-
-def block_activation_size(
-    tokens: Numeric,
-    hidden_size: Numeric,
-    inner_size: Numeric,
-    dropout: Numeric,
-    stream_ranks: Numeric,
-    element_size: Numeric,
-    mask_size: Numeric,
-) -> Array:
-    r"""Activations that one attention or feed-forward block saves for its backward pass, excluding attention scores.
-
-    .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
-
-    Source: V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-    arXiv:2205.05198, section 4.1 and equations 1 to 4.
-
-    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
-
-    >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
-    [504.0, 312.0]
-
-    Parameters
-    ----------
-    tokens : Tokens n of a micro-batch. [-]
-    hidden_size : Width h of the residual stream. [-]
-    inner_size : Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
-    dropout : Delta: 1 where dropout is applied and its mask is saved. [-]
-    stream_ranks : Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1.
-        [-]
-    element_size : Bytes e of an activation. [B]
-    mask_size : Bytes mu of an element of a dropout mask. [B]
-
-    Returns
-    -------
-    size : Bytes of one block and micro-batch. [B]
-    """
-    count, hidden = array(tokens), array(hidden_size) / array(stream_ranks)
-    mask = array(dropout) * array(mask_size) * count * hidden
-    return np.asarray(array(element_size) * count * (2.0 * hidden + array(inner_size)) + mask)
-
 
 _BLOCKS = 2.0  # blocks of a layer, each with residual streams of its own to keep [-]
 
@@ -81,8 +39,8 @@ def _feed_forward_inputs(setting: Setting) -> tuple[Array, Array]:
     """Elements that products of a dense feed-forward layer and of a mixture read, without recomputed ones. [-]"""
     model, plan = setting.model, setting.plan
     norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
-    stream = norm * plan.tokens * model.hidden_size / _stream_ranks(plan)
-    inner = activation * plan.tokens / plan.tensor_parallel
+    stream = norm * plan.tokens * model.hidden_size / plan.stream_ranks
+    inner = activation * plan.tokens / plan.tensor_parallel  # tokens of an element of the inner width
     dense = products * (1.0 - plan.again("mlp")) * (stream + inner * model.ffn_hidden_size)
     if not setting.architecture.experts:
         return dense, dense
@@ -137,10 +95,11 @@ def _narrow_inputs(setting: Setting, mixers: _Mixers) -> _Inputs | None:
     model, plan = setting.model, setting.plan
     if not some(plan.keeps_copies):
         return None
-    share = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / model.num_layers, 0.0)
+    share = np.where(plan.keeps_copies & ~plan.frozen, setting.narrow_share, 0.0)
+    # outputs of norms and activations in the narrow format, and the attention output in both
     change = share * (plan.product_size - plan.element_size)
     norm, products = (1.0 - plan.again(name) for name in ("norm", "products"))
-    stream = plan.tokens * model.hidden_size / _stream_ranks(plan)
+    stream = plan.tokens * model.hidden_size / plan.stream_ranks
     output = plan.tokens * model.num_attention_heads * model.v_head_size / plan.tensor_parallel
     beside = np.where(plan.stores_fp8, 0.0, share * plan.product_size)
     attention = products * (norm * change * mixers.each * stream + beside * mixers.attention * output)
@@ -148,16 +107,19 @@ def _narrow_inputs(setting: Setting, mixers: _Mixers) -> _Inputs | None:
     return _Inputs(attention, change * dense, change * mixture)
 
 
-def _stream_ranks(plan: TrainingPlan) -> Array:
-    """Ranks that share the residual stream, (rows,). [-]"""
-    return np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-
-
 def _block(setting: Setting, inner: Array) -> Array:
-    """Bytes of a block with so many elements per token between norm and residual. [B]"""
+    r"""Activations that an attention or feed-forward block saves, excluding attention scores, (rows,). [B]
+
+    .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
+
+    n tokens of width h, shared by t_s ranks between blocks; w elements per token between norm and residual (``inner``)
+    of e bytes; dropout masks of mu bytes. Source: V. Korthikanti et al., "Reducing activation recomputation in large
+    transformer models", 2022, arXiv:2205.05198, section 4.1 and equations 1 to 4.
+    """
     model, plan = setting.model, setting.plan
-    shape = plan.tokens, model.hidden_size, inner
-    return block_activation_size(*shape, model.dropout, _stream_ranks(plan), plan.element_size, MASK)
+    hidden = model.hidden_size / plan.stream_ranks
+    mask = model.dropout * MASK * plan.tokens * hidden
+    return np.asarray(plan.element_size * plan.tokens * (2.0 * hidden + inner) + mask)
 
 
 class _Widths(NamedTuple):
@@ -172,7 +134,7 @@ class _Widths(NamedTuple):
 def _widths(setting: Setting) -> _Widths:
     model, plan = setting.model, setting.plan
     shard = setting.shard
-    scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
+    scores = (1.0 - plan.flash_attention) * shard.heads * plan.tokens * plan.sequence_length
     output = shard.heads * model.v_head_size
     if setting.architecture.shapes:
         near = divide(model.num_local_layers, model.num_attention_layers)
@@ -198,7 +160,7 @@ def _unfused(setting: Setting) -> _Unfused | None:
     unfused = np.where(np.isnan(plan.compiled), 0.0, 1.0 - plan.compiled)
     if not some(unfused > 0.0):
         return None
-    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / _stream_ranks(plan)
+    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / plan.stream_ranks
     return _Unfused(vectors * np.maximum(WORD, plan.element_size), unfused * model.gated_mlp * plan.element_size)
 
 
@@ -227,7 +189,7 @@ def _saved_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Arra
     attention = _block(setting, widths.projected + widths.output) + _score_size(setting) * widths.scores
     if some(model.residual_streams > 1.0):
         streams = (model.residual_streams - 1.0) * plan.tokens * model.hidden_size * plan.element_size
-        attention = attention + _BLOCKS * streams / _stream_ranks(plan)
+        attention = attention + _BLOCKS * streams / plan.stream_ranks
     exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
     if some(exchanged):  # the output is saved on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * widths.output * plan.element_size, 0.0)
@@ -258,6 +220,7 @@ def _saved_by_blocks(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Sav
         mixture = shared + element * copies * (model.expert_hidden_size + saved_elements(EXPERTS, shard))
         expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
         expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / plan.tensor_parallel
+    # frozen weights, quantized inputs, gathered inputs, unfused kernels and FP8 storage each change what is saved
     if some(plan.frozen):
         freed = _freed_inputs(setting)
         dense, mixture = dense - freed.dense, mixture - freed.mixture
@@ -293,6 +256,7 @@ def _after_recomputation(setting: Setting, mixers: _Mixers, widths: _Widths, sav
         again = plan.again("core_attention") * (mixers.attention * _score_size(setting) * widths.scores)
         attention = attention - np.where(plan.recompute == Recompute.SELECTIVE, again, 0.0)
     if some(plan.more_modules):
+        # outputs of recomputed norms, activations and latent expansions are not saved
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
         expansion = plan.again("latent") * (mixers.attention * plan.tokens * widths.expanded * element)
@@ -303,6 +267,7 @@ def _after_recomputation(setting: Setting, mixers: _Mixers, widths: _Widths, sav
         less = norm * stream + activation * inner * element
         dense = np.where(again_mlp > 0, (1.0 - projected) * stream, dense - less)
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
+        # "products": half of the outputs of products are computed again, the other half is saved
         inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
         if setting.architecture.linear_attention:
             shard = setting.shard
@@ -340,7 +305,7 @@ def layer_activations(setting: Setting) -> LayerActivations:
     whole = layers(saved)
     if not some(plan.recompute > 0):
         return LayerActivations(*whole, *whole)
-    stream = setting.stream_size / _stream_ranks(plan)
+    stream = setting.stream_size / plan.stream_ranks
     full = plan.recompute == Recompute.FULL
     less = layers(_after_recomputation(setting, mixers, widths, saved, stream))
     dense, mixture = (np.where(full, mixers.layers * stream, size) for size in less)

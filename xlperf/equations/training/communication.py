@@ -65,7 +65,7 @@ def _gathered_shares(setting: Setting) -> tuple[Array, Array]:
     plan = setting.plan
     if not some(plan.keeps_copies):
         return np.ones(len(plan)), np.ones(len(plan))
-    cast = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)
+    cast = np.where(plan.keeps_copies & ~plan.frozen, setting.narrow_share, 0.0)
     each = plan.product_size / plan.element_size
     return 1.0 - cast * (1.0 - each), 1.0 - cast * (1.0 - plan.gathered_layouts * each)
 
@@ -78,7 +78,7 @@ def _tensor_messages(setting: Setting) -> dict[str, _Message]:
     plan = setting.plan
     narrow, both = _gathered_shares(setting)
     split, stride = plan.sequence_parallel > 0, plan.strides["tp"]
-    whole, halves = np.where(split, 1.0, plan.tensor_parallel), np.where(split, plan.tensor_parallel, 1.0)
+    whole, halves = np.where(split, 1.0, plan.tensor_parallel), plan.stream_ranks  # ranks of an all-reduce, of a gather
     messages = {
         "tensor_reduce": _Message(setting.stream_size, whole, stride),
         "tensor_gather": _Message(narrow * setting.stream_size, halves, stride),
@@ -96,8 +96,8 @@ def _tensor_messages(setting: Setting) -> dict[str, _Message]:
 def _context_messages(setting: Setting) -> dict[str, _Message]:
     """Keys and values of a part of the sequence: sent around a ring, gathered, or exchanged for heads (Ulysses)."""
     model, plan = setting.model, setting.plan
-    heads = setting.heads
-    groups = np.where(model.latent_attention > 0, heads, setting.key_heads)
+    heads = setting.shard.heads
+    groups = np.where(model.latent_attention > 0, heads, setting.shard.groups)
     pair = model.qk_head_size + model.v_head_size
     keys_and_values = plan.tokens * groups * pair * plan.element_size
     queries_and_output = plan.tokens * heads * pair * plan.element_size
@@ -149,7 +149,7 @@ def _saved_size(setting: Setting) -> Array:
     if not some(plan.quantized):
         return np.zeros(len(plan))
     primary = plan.quantized & (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
-    share = np.where(primary, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)
+    share = np.where(primary, setting.narrow_share, 0.0)
     return np.asarray(share * (plan.element_size - plan.product_size))
 
 
@@ -161,6 +161,7 @@ def _replica_messages(setting: Setting, parameters: StageParameters, quantized: 
     model, plan = setting.model, setting.plan
     shards = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
     stride = np.minimum(plan.strides["cp"], plan.strides["dp"])
+    # software may send one message per tensor of a layer
     tensors = setting.constants["training_calls"]["tensors_per_layer"][:, 0]
     calls = np.maximum(tensors * (model.num_layers / plan.pipeline_parallel), 1.0)
     gradients = parameters.trained * plan.gradient_size

@@ -8,7 +8,7 @@ prediction module).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -50,11 +50,11 @@ _STANDALONE = ("attention output", "local attention output", "experts up")
 class _Collected:
     """Products of one precision, timed in one call and split into parts again."""
 
-    marks: list[tuple[str, str, int]] = field(default_factory=list)
+    marks: list[tuple[str, str, int]] = field(default_factory=list)  # phase, place and number of products
     gemms: list[Gemms] = field(default_factory=list)
-    output: list[Array] = field(default_factory=list)
-    shares: list[Array | None] = field(default_factory=list)
-    forward: list[tuple[str, Gemms]] = field(default_factory=list)
+    output: list[Array] = field(default_factory=list)  # bytes of an output element, (rows, operators) [B]
+    shares: list[Array | None] = field(default_factory=list)  # calls per block, (rows, operators); None: 1
+    forward: list[tuple[str, Gemms]] = field(default_factory=list)  # products of the forward pass by place
 
     def add_with_gradients(
         self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array, shares: Array | None = None
@@ -69,16 +69,20 @@ class _Collected:
         self.shares += [shares, None if shares is None else np.tile(shares, 2)]
 
     def parts(self, setting: Setting, precision: int) -> list[Part]:
+        """Products with their times and calls, by phase and place."""
         whole, output = concatenated(*self.gemms), np.concatenate(self.output, axis=-1)
         time = _product_time(setting, precision, whole, output)
+        # calibrated slowdown against the bare kernel, larger for gradients
         constants = setting.constants[_FAMILY[precision]]
         backward = np.repeat([phase == "backward" for phase, *_ in self.marks], [count for *_, count in self.marks])
         time = constants["training_slowdown"] * np.where(backward, constants["gradient_slowdown"], 1.0) * time
         if precision == PLANNED and some(setting.plan.wide_layers):
+            # some layers are wide: mean over the layers
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
             slow = _product_time(setting, WIDE, whole, output)
             slow = setting.constants[_FAMILY[WIDE]]["training_slowdown"] * slow
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
+        # products that a model lacks, and weight gradients of frozen weights, do not run
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
         if some(setting.plan.frozen):
@@ -94,6 +98,22 @@ class _Collected:
             parts.append(Part(phase, "gemm", gemms.names, place, often, time[:, cut], gemms, precision=precision))
             start += count
         return parts
+
+
+def _memory_bound(setting: Setting, groups: Sequence[tuple[str, str, Vectors]]) -> list[Part]:
+    """Memory-bound kernels by phase and place, timed in one call; a kernel without traffic does not run."""
+    if not groups:
+        return []
+    traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
+    time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
+    present = np.where(traffic > 0.0, 1.0, 0.0)
+    parts, start = [], 0
+    for phase, place, vectors in groups:
+        cut = slice(start, start + len(vectors.names))
+        calls = present[:, cut]
+        parts.append(Part(phase, "vector", vectors.names, place, calls, time[:, cut], None, vectors.traffic, WIDE))
+        start = cut.stop
+    return parts
 
 
 def _product_time(setting: Setting, precision: int, gemms: Gemms, output_size: Array) -> Array:
@@ -130,6 +150,7 @@ def _core_parts(setting: Setting) -> list[Part]:
     """Kernels of every core of the layers; an index that selects everything makes full attention."""
     model, plan = setting.model, setting.plan
     call, cores = _sequences(setting), cores_of(setting.architecture)
+    # calls per attention block: shares of the layers if these differ in their cores
     shares = {core: ones(plan.tokens) for core in cores}
     within = [core for core in cores if core.place == "core"]
     if len(within) > 1:
@@ -143,9 +164,9 @@ def _core_parts(setting: Setting) -> list[Part]:
         shares |= {core: shares[core] * attended for core in within}
     parts: list[Part] = []
     for core in cores:
-        often = shares[core] if core.place == "linear" else plan.flash_attention * shares[core]
+        share = shares[core] if core.place == "linear" else plan.flash_attention * shares[core]
         for trained in core.train(call):
-            calls = (often * trained.calls)[:, None]
+            calls = (share * trained.calls)[:, None]
             parts += _TIMED[type(trained.kernel)](setting, core, trained, calls)
     return parts
 
@@ -215,7 +236,8 @@ def _trained_blocks(setting: Setting) -> Iterator[tuple[Block, Gemms]]:
         yield block, products(expanded(block), setting.shard, tokens)
 
 
-def _gemm_parts(setting: Setting) -> list[Part]:
+def _gemm_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
+    """Products of the layers with their gradients, and the kernels beside them: casts, adapters, gradient sums."""
     plan = setting.plan
     element, gradient = plan.element_size, plan.gradient_size
     if some(plan.adds_separately):  # the product writes its gradient once
@@ -223,22 +245,27 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     collected = {PLANNED: _Collected(), WIDE: _Collected()}
     narrow, wide = collected.values()
     for block, gemms in _trained_blocks(setting):
+        if not wanted(block.place):
+            continue
         shares = _layer_shares(setting, block)
         collected[block.precision].add_with_gradients(block.place, gemms, element, gradient, shares)
-    adapters: list[Part] = []
+    adapters: list[tuple[str, str, Vectors]] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward:
             if place in ADAPTED:
                 wide.add_with_gradients(place, adapter_gemms(place, gemms, plan), element, gradient)
-                adapters += _adapter_parts(setting, place, gemms)
-    if some(plan.flash_attention < 1):
+                for phase in ("forward", "backward"):
+                    adapters.append((phase, place, adapter_vectors(place, gemms, plan, phase == "backward")))
+    # Standard attention multiplies scores and values by themselves.
+    if wanted("core") and some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(plan.tokens), 2))
         sequences = plan.micro_batch_size / plan.context_parallel
         scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    parts = [part for precision, group in collected.items() for part in group.parts(setting, precision)]
-    return parts + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, parts)
+    parts = [part for precision, group in collected.items() if group.gemms for part in group.parts(setting, precision)]
+    sums = _accumulation_parts(setting, parts)
+    return parts + _cast_parts(setting, narrow) + _memory_bound(setting, adapters) + sums
 
 
 def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> list[Part]:
@@ -246,37 +273,24 @@ def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> lis
     plan = setting.plan
     if not some(plan.adds_separately):
         return []
-    moved: dict[str, Array] = {}
+    moved: dict[str, Array] = {}  # weights by place
     for part in products_of_layers:
         if part.phase == "forward" and part.place not in CORES and part.gemms is not None:
             weights = total(part.calls * part.gemms.batch * part.gemms.k * part.gemms.n)
             moved[part.place] = moved.get(part.place, 0.0) + weights
-    parts = []
+    sums = []
     for place, weights in moved.items():
         owners = plan.expert_zero_shards if place == "moe" else plan.zero_shards
         each = (plan.element_size + 2.0 * plan.gradient_size) / np.where(plan.sums_shards, owners, 1.0)
         traffic = np.where(plan.adds_separately, weights * each, 0.0)[:, None]
-        time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
-        names = (f"{place} gradient accumulation",)
-        calls = np.where(traffic > 0.0, 1.0, 0.0)
-        parts.append(Part("backward", "vector", names, place, calls, time, None, traffic))
-    return parts
+        sums.append(("backward", place, Vectors((f"{place} gradient accumulation",), traffic)))
+    return _memory_bound(setting, sums)
 
 
 def _layer_shares(setting: Setting, block: Block) -> Array | None:
     """Calls per attention block of the operators of a block that only some layers have, (rows, operators)."""
     shares = [operator.layers(setting.model) for operator in block.operators if operator.layers is not None]
     return side_by_side(*shares) if shares else None
-
-
-def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
-    parts = []
-    for phase in ("forward", "backward"):
-        names, traffic = adapter_vectors(place, gemms, setting.plan, phase == "backward")
-        time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
-        calls = np.where(traffic > 0.0, 1.0, 0.0)
-        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic))
-    return parts
 
 
 def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
@@ -293,7 +307,8 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     element, size = plan.element_size[:, None], plan.product_size[:, None]
     read = plan.cast_reads[:, None] * element
     fused = plan.fused_reads[:, None] * element
-    share = np.where(plan.quantized, 1.0 - plan.wide_layers / setting.model.num_layers, 0.0)[:, None]
+    share = np.where(plan.quantized, setting.narrow_share, 0.0)[:, None]
+    # Weights are cast once and kept, or with their gradients for each micro-batch; ``again``: inputs are cast anew.
     kept = (plan.quantized_copies != QuantizedCopies.NONE)[:, None]
     once = kept & ~(plan.regathers & (plan.quantized_copies == QuantizedCopies.KEPT))[:, None]
     again = np.where(kept, 0.0, 1.0)
@@ -303,7 +318,9 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     batch = gemms.batch * _cast_shares(setting, narrow)
     inputs, gradients = batch * gemms.m * gemms.k, batch * gemms.m * gemms.n
     weights = np.where(once, 0.0, batch * gemms.k * gemms.n * (read + size))
+    # inputs that a norm or an activation has just made, and gradients that an activation has made, are cast there
     made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
+    # traffic of casts of inputs (forward) and of output gradients (backward), per element
     shard, written = _cast_shards(plan)
     columns, rows = _gathered_products(gemms.names)
     forward = np.where(columns, shard, 1.0) * np.where(made_narrow, fused, read)
@@ -314,18 +331,11 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     casts, start = [], 0
     for place, own in narrow.forward:
         cut = slice(start, start + len(own.names))
-        casts.append(("forward", place, "casts", total(forward[:, cut])))
-        casts.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
+            moved = np.maximum(share * total(traffic[:, cut])[:, None], 0.0)
+            casts.append((phase, place, Vectors((f"{place} {name}",), moved)))
         start = cut.stop
-    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in casts)), 0.0)
-    time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
-    calls = np.where(moved > 0.0, 1.0, 0.0)
-    parts = []
-    for column, (phase, place, name, _) in enumerate(casts):
-        cut = slice(column, column + 1)
-        names = (f"{place} {name}",)
-        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut]))
-    return parts
+    return _memory_bound(setting, casts)
 
 
 def _cast_shares(setting: Setting, narrow: _Collected) -> Array | float:
@@ -361,25 +371,25 @@ def _stream_mixing(setting: Setting, backward: bool) -> Iterator[tuple[str, Vect
     """Passes over several residual streams, for the models that have them."""
     model, plan = setting.model, setting.plan
     if some(model.residual_streams > 1.0) and some(mixed := stream_passes(model)):
-        split = 1.0 + (plan.tensor_parallel - 1.0) * plan.sequence_parallel
-        streams = plan.tokens * model.hidden_size / split * plan.element_size
+        streams = plan.tokens * model.hidden_size / plan.stream_ranks * plan.element_size
         traffic = ((2.0 if backward else 1.0) * mixed * streams)[:, None]
         for place in ("attention", "mlp", "moe"):
             yield place, Vectors(("mixing of streams",), traffic)
 
 
 def _between(setting: Setting) -> Between:
+    """Tensors between the products of a layer, as the plan stores them."""
     plan = setting.plan
-    split = 1.0 + (plan.tensor_parallel - 1.0) * plan.sequence_parallel
-    return Between(plan.tokens * setting.model.hidden_size / split, plan.element_size, MASK)
+    return Between(plan.tokens * setting.model.hidden_size / plan.stream_ranks, plan.element_size, MASK)
 
 
 def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    """Kernels beside the products of attention: norm, rotary embedding, residual; softmax without flash attention."""
     plan, latent = setting.plan, setting.architecture.latent_attention
     pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
-    scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
+    scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.shard.heads * pairs)
     vectors = attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
-    if setting.architecture.shapes:
+    if setting.architecture.shapes:  # mean over layers with a window and the others
         of_near = attention_vectors(setting.shard.local, plan.tokens, scores, _between(setting), latent, backward)
         near = divide(setting.model.num_local_layers, setting.model.num_attention_layers)[:, None]
         vectors = vectors._replace(traffic=near * of_near.traffic + (1.0 - near) * vectors.traffic)
@@ -398,6 +408,7 @@ def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[st
     ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
     separate = np.where(plan.graphs != Graphs.STEP, copies, 0.0)  # fused ones take the activation in
     inner = separate * ffn + tokens * model.shared_ffn_hidden_size / plan.tensor_parallel
+    # permutation of the tokens by expert
     slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
     sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
     moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
@@ -419,7 +430,7 @@ _LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _ot
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
 
-def _vector_parts(setting: Setting) -> list[Part]:
+def _vector_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
     """Memory-bound kernels of a micro-batch."""
     groups = [
         (phase, place, vectors)
@@ -428,16 +439,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         for place, vectors in kernels(setting, phase == "backward")
     ]
     groups += [*ring_merges(setting), *outside_layers(setting)]
-    traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
-    time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
-    present = np.where(traffic > 0.0, 1.0, 0.0)
-    parts, start = [], 0
-    for phase, place, vectors in groups:
-        cut = slice(start, start + len(vectors.names))
-        calls = present[:, cut]
-        parts.append(Part(phase, "vector", vectors.names, place, calls, time[:, cut], None, vectors.traffic, WIDE))
-        start = cut.stop
-    return parts
+    return _memory_bound(setting, [group for group in groups if wanted(group[1])])
 
 
 @lru_cache(maxsize=64)
@@ -465,8 +467,8 @@ def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...
     return tuple(places)
 
 
-def kernel_parts(setting: Setting) -> list[Part]:
-    """Kernels of every block of a layer, of the embedding and of the head, for one micro-batch.
+def kernel_parts(setting: Setting, wanted: Callable[[str], bool] = lambda place: True) -> list[Part]:
+    """Kernels of the ``wanted`` places, of all by default, for one micro-batch.
 
     The products of the MLP, 1,000 tokens by 1,000 by 4,000 and back, move 18 MB each at 1 TB/s.
 
@@ -475,11 +477,11 @@ def kernel_parts(setting: Setting) -> list[Part]:
     >>> [part.total_time.tolist() for part in parts if part.names == ("mlp up", "mlp down")]
     [[3.6e-05]]
     """
-    parts = _gemm_parts(setting) + _vector_parts(setting)
+    parts = _gemm_parts(setting, wanted) + _vector_parts(setting, wanted)
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
-    return parts + _core_parts(setting)
+    return parts + (_core_parts(setting) if wanted("core") else [])
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
@@ -502,7 +504,7 @@ def ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     plan = setting.plan
     merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
     if some(merged):
-        output = plan.tokens * setting.heads * setting.model.v_head_size
+        output = plan.tokens * setting.shard.heads * setting.model.v_head_size
         traffic = (merged * output * (2.0 * WORD + plan.element_size))[:, None]
         yield "forward", "attention", Vectors(("merge of partial attention",), traffic)
         yield "backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)
@@ -518,6 +520,7 @@ def outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     model, plan, element = setting.model, setting.plan, setting.plan.element_size
     vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
     plain = plan.plain_loss
+    # bytes per logit of the loss and of its gradient: fused, plain, or step by step
     fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED) & ~plain
     loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 9.0) * WORD)
     gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)

@@ -103,6 +103,7 @@ def in_flight_micro_batches(
 def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     """Micro-batches with activations on the first, the second and the last stage, (rows, 3). [-]"""
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
+    # the second stage is a pass of a chunk behind the first; the last starts its backward pass at once
     first = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
     step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
@@ -119,6 +120,7 @@ def _saved(plan: TrainingPlan, size: LayerActivations, contents: StageContents) 
     saved = plains * dense + mixtures * mixture
     if not some(plan.recompute > 0):
         return saved, np.zeros(saved.shape)
+    # recomputed layers save their inputs, in groups one for the group; during recomputation a group is there whole
     share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = plains * dense_whole + mixtures * mixture_whole
     group = np.where(plan.recompute == Recompute.FULL, plan.recompute_group, 1.0)[:, None]
@@ -151,18 +153,19 @@ def _activations(setting: Setting, contents: StageContents, modules: Array) -> t
     """
     model, plan = setting.model, setting.plan
     single = plan.pipeline_parallel < 2
+    # activations of the layers for all micro-batches in flight, less those on the host
     in_flight = _in_flight(plan, single)
     saved, working = _saved(plan, layer_activations(setting), contents)
     saved_layers = in_flight * saved
     buffers = np.minimum(_BUFFERED_LAYERS * saved / np.maximum(contents.layers, 1.0), saved_layers)
     saved_layers = saved_layers - plan.offload_activations[:, None] * (saved_layers - buffers)
-    tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    whole_stream = plan.tokens * model.hidden_size * plan.element_size
-    stream = whole_stream / tensor_ranks
+    # residual stream of a rank, and gathered over the tensor-parallel ranks; loss, dropout mask of the embedding
+    whole_stream = setting.stream_size
+    stream = whole_stream / plan.stream_ranks
     saved_layers = saved_layers + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
-    gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
+    gathered = np.where(plan.stream_ranks > 1.0, whole_stream, 0.0)
     loss = (1.0 + plan.mtp_layers) * _logits(setting) + 2.0 * stream + whole_stream + gathered
-    mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
+    mask = model.dropout * MASK * whole_stream / plan.element_size / plan.stream_ranks * in_flight[:, 0]
     pair = 2.0 * gathered  # the gathered input of a block and its gradient
     extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)
     last = working + saved / np.maximum(contents.layers, 1.0)
@@ -187,10 +190,12 @@ def _weights(setting: Setting, contents: StageContents, parameters: StageParamet
     """
     plan = setting.plan
     element = plan.element_size[:, None]
+    # shards of ZeRO-3: master weights, on the accelerator or the host
     masters = ((plan.zero_stage > 2) & (plan.master_size > 0) & ~plan.frozen)[:, None]
     master = np.maximum(element, WORD)
     resting = np.where(masters, master - plan.offload_optimizer[:, None] * (master - element), element)
     weights = _sharded(setting, resting, 3.0, parameters.dense, parameters.experts)
+    # weights that stay whole between forward and backward pass
     gathered = np.where(plan.zero_shards[:, None] > 1, parameters.dense, 0.0)
     gathered = gathered + np.where(plan.expert_zero_shards[:, None] > 1, parameters.experts, 0.0)
     weights = weights + np.where(plan.keeps_gathered[:, None], element * gathered, 0.0)
@@ -212,6 +217,7 @@ def _gradients(setting: Setting, parameters: StageParameters, heads: Array) -> t
     dense, experts = parameters.trained, parameters.trained_experts
     size, copy = plan.gradient_size[:, None], setting.constants["training_memory"]["gradient_copy_size"]
     gradients = _sharded(setting, size, 2.0, dense, experts) + _sharded(setting, copy, 2.0, dense, experts)
+    # gradients of the largest block before they are added to the buffer
     one_expert = held.experts * plan.expert_parallel / np.maximum(model.num_experts, 1.0)
     block = np.maximum(held.attention, held.linear) + np.where(model.num_dense_layers > 0, held.mlp, 0.0)
     block = block + np.where(model.num_experts > 0, held.shared + one_expert, 0.0)
@@ -236,14 +242,16 @@ def _quantized_growth(setting: Setting) -> Array:
     """Bytes per GEMM weight that its quantized copies add, (rows,); negative if they replace it. [B]"""
     plan = setting.plan
     replaced = np.where(plan.quantized_copies == QuantizedCopies.PRIMARY, plan.element_size, 0.0)
-    share = 1.0 - plan.wide_layers / setting.model.num_layers
-    return np.asarray(np.where(plan.keeps_copies, share * (plan.layouts * plan.product_size - replaced), 0.0))
+    return np.asarray(
+        np.where(plan.keeps_copies, setting.narrow_share * (plan.layouts * plan.product_size - replaced), 0.0)
+    )
 
 
 def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Array:
     """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before they are scattered, (rows, 3)."""
     plan, held = setting.plan, setting.parameters
     layers, mixtures = contents.layers, contents.mixtures
+    # parameters of the largest layer that are sharded
     split, experts_split = plan.zero_shards[:, None] > 1, plan.expert_zero_shards[:, None] > 1
     growth = _quantized_growth(setting)[:, None]
     experts = np.where(experts_split & (mixtures > 0), held.experts[:, None], 0.0)
@@ -280,6 +288,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     gradients, passing = _gradients(setting, parameters, heads)
     if some(plan.regathers):
         passing = np.where(plan.regathers[:, None], _regathered(setting, contents, heads), passing)
+    # gradients that only the backward pass allocates take the room of activations that it has freed
     software = setting.constants["training_memory"]
     freed, apart = _frees_gradients(setting), 0.0 * gradients
     if some(freed):
@@ -295,6 +304,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         activations = activations + passing
     stage_total = weights + gradients + optimizer + activations
 
+    # the fullest of the stages that exist
     stages, none = plan.pipeline_parallel, np.zeros(len(stage_total))
     present = side_by_side(none, np.where(stages > 2, 0.0, -np.inf), np.where(stages < 2, -np.inf, 0.0))
     worst = np.argmax(np.where(np.isnan(stage_total), 0.0, stage_total) + present, axis=-1)
@@ -337,5 +347,5 @@ def _gathered_inputs(setting: Setting, contents: StageContents) -> Array:
     """
     plan = setting.plan
     gathers = (plan.tensor_parallel > 1) & (plan.sequence_parallel > 0) & (plan.tensor_overlap > TensorOverlap.NONE)
-    size = np.where(gathers, plan.tokens * setting.model.hidden_size * plan.element_size, 0.0)
+    size = np.where(gathers, setting.stream_size, 0.0)
     return np.asarray(size[:, None] * (contents.mixers + contents.dense))

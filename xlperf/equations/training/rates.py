@@ -29,10 +29,11 @@ from xlperf.equations.training.setting import Setting, model_adapters
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
     """Recomputed FLOP per token, averaged over the layers of a full stage, (rows,). [FLOP]"""
     model, plan = setting.model, setting.plan
+    # attention again; the last product of a dense block may be skipped
     repeated = plan.again("core_attention") * scores
     left_out = 1.0 - setting.constants["training_calls"]["last_product"][:, 0]
     left_out = 2.0 * left_out * model.num_dense_layers * model.ffn_hidden_size * model.hidden_size
-    if some(plan.more_modules):
+    if some(plan.more_modules):  # whole blocks again
         shard = whole_model(model)
         dense, mixture = weights(MLP, shard), model.top_k * weights(EXPERTS, shard) + weights(SHARED_EXPERT, shard)
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
@@ -60,6 +61,7 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     Trained MTP modules count; frozen weights have no gradients, their adapters all three products.
     """
     model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
+    # attention over all keys that a core sees; a causal mask saves half of it in layers that see everything
     cores = cores_of(setting.architecture)
     keys = sum(core.layers(model) * core.keys(model, plan.sequence_length) for core in cores if core.keys)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
@@ -68,6 +70,7 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
         scores = _scores_of_shapes(setting)
     whole = model.num_global_layers * plan.sequence_length
     masked = 0.5 * core_attention_flop(1.0, model.num_attention_heads, head_size, whole)
+    # active parameters, with those of trained MTP modules
     active = matrix_parameters(model, experts_per_token=True)
     if some(mtp):
         module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
@@ -131,6 +134,7 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
     # weights and optimizer state, master weights included; any accelerator stops the run (Llama 3, table 5)
     size = np.where(np.isnan(steps), np.nan, parameters * (plan.element_size + plan.optimizer_size))
     write_time, failures = size / plan.checkpoint_bandwidth, plan.accelerator_mtbf / plan.num_accelerators
+    # failures of accelerators and of whole domains, and the checkpoint interval that they make best
     rate = domain_failure_rate(plan.num_accelerators, plan.failure_domain, plan.failure_domain_mtbf)
     failures = np.where(np.isnan(rate), failures, failures / (1.0 + failures * rate))
     interval = checkpoint_interval(write_time, failures)
@@ -152,6 +156,7 @@ def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: 
     sending = np.minimum(
         sum((results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")), 0.0 * step) / step, 1.0
     )
+    # work rates over the step: FLOP, traffic of the matrix units, share of it from main memory
     flop = results["hfu"] * device.peak_flop_rate[:, 0]
     traffic = flop / machine.constants["compute_intensity"][:, 0]
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel

@@ -243,6 +243,7 @@ def stages_of(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
     the layers that the ends do not take. A trained MTP module with its head counts as two layers of the last stage: for
     DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as in Megatron-Bridge.
     """
+    # equal shares: MTP modules count as layers of the last stage
     ahead = np.where(plan.pipeline_parallel > 1, MODULE_LAYERS * plan.mtp_layers, 0.0)
     first, middle, last = stage_layers(model.num_layers + ahead, plan.pipeline_parallel)
     last = np.maximum(last - ahead, 0.0)
@@ -264,6 +265,7 @@ def stages_of(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
 def _by_cost(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
     """Layers of stages that take layers in order until each exceeds its share of the work."""
     stages = plan.pipeline_parallel
+    # work of a stage in layers: the output head counts by its weights
     head = model.vocab_size * model.hidden_size / layer_matrices(model, experts_per_token=True)
     share = (model.num_layers + head) / stages
     start = before = _layers_through_stage(share, model.num_layers)
@@ -281,6 +283,7 @@ def _mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> 
     """
     if not some(model.num_moe_layers):
         return np.zeros(layers.shape)
+    # mixtures after leading dense layers, or spread evenly; a single stage has all of them
     share = layers * model.num_moe_layers / model.num_layers
     leading = model.moe_layer_step <= 1
     if some(model.num_bare_layers) or some(model.uneven):
@@ -317,6 +320,7 @@ def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tu
     uneven = some(model.uneven)
     if not some(model.num_linear_layers) and not uneven:
         return whole, np.zeros(whole.shape), np.asarray(whole - mixtures)
+    # even shares of linear layers and of layers without attention (bare)
     linear, bare = (layers * kind / model.num_layers for kind in (model.num_linear_layers, model.num_bare_layers))
     dense = np.where(model.num_bare_layers > 0, bare + mtp, whole) - mixtures
     attention = whole - linear - bare
@@ -437,6 +441,7 @@ def stage_parameters(
     dense, experts = copies * (blocks + outside), copies * contents.mixtures * routed
     if not some(plan.frozen):
         return StageParameters(dense, experts, dense, experts)
+    # LoRA trains the adapters alone
     beside_attention, beside_mlp = (_columns(values, contents) for values in ranks.adapters)
     frozen = _columns(plan.frozen, contents)
     adapters = contents.attention * beside_attention + contents.dense * beside_mlp
@@ -478,7 +483,10 @@ NOT_OF_KERNELS = frozenset(
     " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
 """Columns that kernels of a micro-batch do not depend on, but for recomputation, regathering and sums of gradients."""
-_FEW_PLANS, _MOST_DISTINCT, _SAMPLE, _MOST_IN_SAMPLE = 64, 0.5, 512, 0.95
+OF_EXPERTS = frozenset({"expert_parallel", "expert_tensor_parallel"})
+"""Columns that only kernels of experts depend on."""
+_FEW_PLANS = 64  # plans below which looking for distinct kernels takes longer than it saves [-]
+_SAMPLE, _MOST_IN_SAMPLE, _MOST_DISTINCT = 512, 0.95, 0.5  # rows of a sample; largest shares of distinct rows [-]
 Constants = Mapping[str, Mapping[str, Array]]
 
 
@@ -533,17 +541,20 @@ class Setting:
     architecture: Architecture
     alike: np.ndarray | None = None  # rows of one number have the same model, devices and constants
 
-    def distinct_kernels(self) -> tuple[Setting, np.ndarray] | None:
-        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ."""
+    def distinct_kernels(self, without: frozenset[str] = frozenset()) -> tuple[Setting, np.ndarray] | None:
+        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ.
+        ``without``: columns that the kernels do not depend on.
+        """
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:
             return None
         columns = [self.alike, plan.regathers & plan.quantized, plan.recompute_codes]  # casts of gathered weights
-        columns += [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
+        columns += [each for name, each in plan.numbers.items() if each.ndim and name not in NOT_OF_KERNELS | without]
         if some(plan.adds_separately):  # to the gradients of the rank or of its shard
             shards = plan.zero_shards, plan.expert_zero_shards
             columns += [np.where(plan.sums_shards, ranks, 1.0) for ranks in shards]
-        for number, most in ((_SAMPLE, _MOST_IN_SAMPLE), (rows, _MOST_DISTINCT)):  # a sample tells quickly
+        # worthwhile if few rows are distinct: of a sample first, then of all
+        for number, most in ((_SAMPLE, _MOST_IN_SAMPLE), (rows, _MOST_DISTINCT)):
             first, which = distinct_rows(*(values[:number] for values in columns))
             if len(first) > most * len(which):
                 return None
@@ -594,23 +605,19 @@ class Setting:
         """The model on one tensor-parallel rank."""
         return Shard(self.model, self.plan.tensor_parallel, self.plan.expert_tensor_parallel)
 
-    @property
-    def heads(self) -> Array:
-        """Query heads of a rank, (rows,). [-]"""
-        return self.shard.heads
-
-    @property
-    def key_heads(self) -> Array:
-        """Key and value heads of a rank without latent attention, (rows,). [-]"""
-        return self.shard.groups
+    @derived
+    def narrow_share(self) -> Array:
+        """Share of the layers whose products have the precision of the plan, (rows,); the others are wide. [-]"""
+        return np.asarray(1.0 - self.plan.wide_layers / self.model.num_layers)
 
     @derived
     def routed(self) -> tuple[Array, Array, Array]:
         """Tokens that a rank routes; token copies over all experts of the busiest rank; experts per rank. [-]"""
         model, plan = self.model, self.plan
-        routed = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+        routed = plan.tokens / plan.stream_ranks
         experts = ceil_div(model.num_experts, plan.expert_parallel)  # of the busiest rank
         share = experts * plan.expert_parallel / model.num_experts
+        # load of the busiest rank over the mean: a fixed capacity, or the imbalance of the plan
         filled = np.where(np.isnan(plan.expert_capacity), plan.expert_imbalance, plan.expert_capacity)
         copies = routed * model.top_k * plan.expert_tensor_parallel * filled * share
         return routed, copies, experts

@@ -27,11 +27,18 @@ from xlperf.equations.training.communication import (
 )
 from xlperf.equations.training.kernels import kernel_parts
 from xlperf.equations.training.memory import kept_activations, memory_of
-from xlperf.equations.training.setting import Part, Setting, StageContents, pacing_contents, quantized_weights
+from xlperf.equations.training.setting import (
+    OF_EXPERTS,
+    Part,
+    Setting,
+    StageContents,
+    pacing_contents,
+    quantized_weights,
+)
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
-_HEAD = PLACES.index("head")
+_HEAD, _EXPERTS = PLACES.index("head"), "moe"
 _HYBRID = (*PLACES, "linear")
 FIRST, MIDDLE, LAST = 0, 1, 2
 COMPUTE_PARTS = ("time_forward", "time_backward", "time_recompute", "time_optimizer")  # results with time of kernels
@@ -407,13 +414,12 @@ def _copied_weights(setting: Setting) -> Array | float:
     if not some(plan.keeps_copies):
         return 0.0
     quantized = quantized_weights(plan, setting.parameters, setting.pipeline.middle) + setting.fullest.experts
-    share = 1.0 - plan.wide_layers / setting.model.num_layers
     cast = plan.cast_reads * plan.element_size + plan.layouts * plan.product_size
     # gathered in one layout; the other layout is one more read and write
     turned = 2.0 * (plan.layouts - 1.0) * plan.product_size
     primary = (plan.quantized_copies == QuantizedCopies.PRIMARY) & (plan.turns > 0)
     each = np.where(primary, turned, np.where(plan.regathers, 0.0, cast))
-    return np.where(plan.keeps_copies & ~plan.frozen, share * quantized * each, 0.0)
+    return np.where(plan.keeps_copies & ~plan.frozen, setting.narrow_share * quantized * each, 0.0)
 
 
 def _optimizer_traffic(setting: Setting) -> Array:
@@ -467,6 +473,45 @@ def _reserved_memory(setting: Setting) -> Array:
     return memory_of(setting)["memory_reserved"]
 
 
+def _kernels(setting: Setting) -> tuple[list[Part], Array]:
+    """Kernels of a micro-batch, of many plans some distinct ones, and their time per place, (5, places, rows). [s]
+    Plans with equal kernels share them; plans that differ in the split of their experts share all other kernels.
+    """
+    shared = setting.distinct_kernels(OF_EXPERTS) if setting.architecture.experts else None
+    distinct, which = setting.distinct_kernels() or (setting, slice(None))
+    if shared is None:
+        parts = kernel_parts(distinct)
+        return parts, _kernel_times(distinct, parts)[..., which]
+    others, which_others = shared
+    parts = kernel_parts(distinct, lambda place: place == _EXPERTS)
+    times = _kernel_times(distinct, parts)[..., which]
+    times_of_others = _kernel_times(others, kernel_parts(others, lambda place: place != _EXPERTS))
+    return parts, times + times_of_others[..., which_others]
+
+
+def _micro_batch(setting: Setting) -> tuple[list[Part], Communication, StageContents, _StageTimes]:
+    """Kernels of distinct shapes, communication, and contents and times of three stages for one micro-batch."""
+    parts, kernels = _kernels(setting)
+    communication = communication_of(setting)
+    contents = pacing_contents(setting.model, setting.plan, setting.pipeline, setting.contents)
+    times = _stage_times(setting, _block_times(setting, kernels, communication), contents)
+    return parts, communication, contents, times
+
+
+def least_step_time(setting: Setting) -> Array:
+    """Lower bound of the step time, (rows,): the passes of the slowest stage, and the bubble of a plain schedule. [s]
+
+    It holds too for plans that recompute layers, if the setting recomputes nothing, and for each stage of ZeRO, if the
+    setting has stage 2, whose gradients are added up in shards and whose weights are not cast again.
+    """
+    plan, (_, _, _, times) = setting.plan, _micro_batch(setting)
+    every = times.time
+    slowest = every[np.arange(len(plan)), _critical_stage(setting, every)]
+    bubble = pipeline_bubble_time(every[:, MIDDLE], plan.pipeline_parallel, plan.virtual_pipeline)
+    plain = (plan.pipeline_schedule < PipelineSchedule.ZERO_BUBBLE) & ~plan.split_by_cost
+    return np.asarray(plan.num_micro_batches * slowest + np.where(plain, bubble, 0.0))
+
+
 def step(setting: Setting) -> Step:
     """Time of one optimizer step.
 
@@ -480,16 +525,7 @@ def step(setting: Setting) -> Step:
     """
     plan = setting.plan
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
-
-    # kernels of distinct shapes, and times of a micro-batch on three stages
-    shapes = setting.distinct_kernels()
-    distinct = setting if shapes is None else shapes[0]
-    parts = kernel_parts(distinct)
-    kernels = _kernel_times(distinct, parts)
-    kernels = kernels if shapes is None else kernels[..., shapes[1]]
-    communication = communication_of(setting)
-    contents = pacing_contents(setting.model, plan, setting.pipeline, setting.contents)
-    times = _stage_times(setting, _block_times(setting, kernels, communication), contents)
+    parts, communication, contents, times = _micro_batch(setting)
     stage_time = times.time
     which = _critical_stage(setting, stage_time)
     critical = times.stage(which)

@@ -7,6 +7,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import Column, results_of, table_schema
@@ -184,6 +185,8 @@ def _ways_table(page: Page) -> None:
         values = (words, f"={number}", f"={sure}", f"={cost}", f'={whole}""{")" * len(TRUST)}')
         page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", "0.00", ""), strict=True))
         page.put(f"R{row}", None, "cell small")
+    for row in range(14, 15 + _WAYS):  # a gap before the words
+        page.sheet[f"Q{row}"].alignment = Alignment(horizontal="right", vertical="center", indent=1)
 
 
 def _others_table(page: Page, cost_here: str) -> None:
@@ -234,30 +237,18 @@ def _train(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -
     page.in_colour(f"M22:R{21 + len(SIZES)}", f"$M22={r['accelerators']}", BLUE)
 
 
-_SHOWN_SHARE = 0.0005
-"""Smallest share of a step that has a bar: 0.1 % as labels round it. [-]"""
-
-
 def _step_parts(page: Page, r: Mapping[str, str]) -> None:
-    """Parts of a step that take time, useful and lost time in series of their own; parts without any go last, and have
-    neither a bar nor a label.
-    """
-    first, last = 3, 2 + len(TRAINING_PARTS)
-    page.row(("AR", "AS", "AT"), 2, ("part", "share", "place"))
+    """Parts of a step, useful and lost time in series of their own; a part without time shows its 0."""
     page.row("DEF", 2, ("part", "useful", "lost"))
-    for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=first):
-        place = f"=IF(AS{row}>={_SHOWN_SHARE},{row - first + 1},99)"
-        page.row(("AR", "AS", "AT"), row, (words, f"=IFERROR({r[f'share_{name}']},0)", place))
-    for row in range(first, last + 1):
-        page.calc(f"C{row}", f"=SMALL($AT${first}:$AT${last},{row - first + 1})")
-        named, share = (f"INDEX(${column}${first}:${column}${last},C{row})" for column in ("AR", "AS"))
-        drawn = (f'=IF(C{row}>90,"",{named})', f"=IF(C{row}<=2,{share},0)", f"=IF(C{row}<=2,0,IF(C{row}>90,0,{share}))")
-        page.row("DEF", row, drawn)
+    for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=3):
+        page.calc(f"D{row}", words)
+        page.calc(f"{'E' if row <= 4 else 'F'}{row}", f"=IFERROR({r[f'share_{name}']}+0,NA())")
 
 
 def _train_charts(page: Page) -> None:
     page.heading("F13", "Where a step goes: share of its time", "K")
-    chart: Any = page.bars("D", (2, 2 + len(TRAINING_PARTS)), "E F", (BLUE, ORANGE), "0.0 %", gap=30)
+    last = 2 + len(TRAINING_PARTS)
+    chart: Any = page.bars("D", (2, last), "E F", (BLUE, ORANGE), "0.0 %", gap=30, zeros=True)
     for series, colour in zip(chart.series, (BLUE, ORANGE), strict=True):
         label_values(series, "outEnd", colour, True)
     page.legend("F14", "H14", "\N{BLACK SQUARE} useful", BLUE)
@@ -401,7 +392,7 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
             f"IF(ISNUMBER({_RATE}{more}),{letter}{more}-${letter}${_WORTH},${letter}${_WORTH}-{letter}{less})"
             for letter in (_RATE, _COST)
         )
-        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"less is better","too dear")))'
+        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"less pays","too dear")))'
         line = (
             words, f"={size}", f'=IFERROR({gained}/BE{row},"")',
             f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/BE{row},0),"")',
@@ -435,7 +426,7 @@ def _worth(page: Page) -> None:
     for number in range(len(_CHANGES)):
         words, *values = (f"{page.source}${column}${_WORTH + number}" for column in ("BD", "BF", "BH", "BG", "BI"))
         line = (f"={words}", *map(_or_dash, values))
-        page.line(25 + number, zip("MOPQR", line, ("", "0.00", "#,##0.0", "#,##0.0", ""), strict=True))
+        page.line(25 + number, zip("MOPQR", line, ("", "#,##0.0", "#,##0", "#,##0", ""), strict=True))
     page.in_colour("R25:R28", '$R25="pays"', _GOOD)
 
 

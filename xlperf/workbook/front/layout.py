@@ -130,8 +130,8 @@ def unless_refused(formula: str, instead: str = "") -> str:
 
 
 def shortened(cell: str) -> str:
-    """Formula of the sentence in a cell, cut where it is longer than its place; where a fault of a data sheet makes an
-    error of it, the formula says who names the fault.
+    """Formula of the sentence in a cell, cut where it is longer than its place; in place of an error, which a fault of
+    a data sheet makes of every cell that reads it, where the fault is named.
     """
     sentence = f'IF(LEN({cell})>{_MOST_LETTERS},LEFT({cell},{_MOST_LETTERS - 3})&"...",{cell})'
     fault = '"No answer: a data sheet has a fault ("&checks!$B$3&"); xlperf check FILE names its cell"'
@@ -456,11 +456,11 @@ class Page:
 
     def bars(
         self, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, *,
-        lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True,
+        lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True, zeros: bool = False,
     ) -> Any:  # fmt: skip
         """Bars of columns of the numbers, over each other or stacked; the header row names the series.
 
-        ``formats`` gives the cells the number format of the labels; no label for 0.
+        ``formats`` gives the cells the number format of the labels; 0 has a label with ``zeros``.
         """
         kind, grouping = "bar" if lying else "col", "stacked" if stacked else "clustered"
         chart = charts.bar_chart("", kind, None, grouping, 100, gap)
@@ -470,7 +470,7 @@ class Page:
             look = axes.area(colour, line("FFFFFF", 0.75) if colour else line())
             chart.series.append(charts.bar_series(self.cells(letters, first, first), labels, values, look))
             for row in range(first + 1, last + 1) if formats else ():
-                self.data[f"{letters}{row}"].number_format = f"{number};;"
+                self.data[f"{letters}{row}"].number_format = number if zeros else f"{number};;"
         if lying:
             chart.x_axis.scaling.orientation = "maxMin"
         chart.y_axis.scaling.min = 0

@@ -42,7 +42,7 @@ _RATE = "tokens_per_second_per_accelerator"
 _COMMUNICATION = ("tensor, context, experts", "pipeline", "data parallel", "communication")
 _CARDS = {row["sheet"]: row for row in resources.rows("workbook/plan_cards.csv")}
 """Sentence of a card, the cost that it adds if known, columns whose default it names if blank, and used memory."""
-_PRICED = ", ${{{}:0.00}} per million tokens"
+_PRICED = ", ${{{}:0.000}} per million tokens ({{cost_basis}})"
 
 
 def plan_cards(book: Any, data: Any, live: Live) -> None:
@@ -121,16 +121,16 @@ def plan_numbers(page: Page, kind: str, first: str, chosen: str) -> dict[str, st
     bars_of = part, plain, special
     page.row(bars_of, 2, ("time", "computing", "communication"))
     for row, (words, names) in enumerate(TIME[kind].items(), start=3):
-        summed = f"=IFERROR({'+'.join(cells[name] for name in names)},0)"
-        page.row(bars_of, row, (words, 0, summed) if words in _COMMUNICATION else (words, summed, 0))
+        summed = f"=IFERROR({'+'.join(cells[name] for name in names)},NA())"
+        page.row(bars_of, row, (words, None, summed) if words in _COMMUNICATION else (words, summed, None))
     page.row(bars_of, 12, ("memory", "used", "free"))
     memory = {words: "+".join(cells[name] for name in names) for words, names in MEMORY[kind].items()}
     used = cells[_CARDS[kind]["used"]]
     memory["reserved beside"] = f"MAX({used}-({'+'.join(memory.values())}),0)"
     memory["free"] = f"MAX({cells['memory_capacity']}-{used},0)"
     for row, (words, formula) in enumerate(memory.items(), start=13):
-        amount = f"=IFERROR({formula},0)"
-        page.row(bars_of, row, (words, 0, amount) if words == "free" else (words, amount, 0))
+        amount = f"=IFERROR({formula},NA())"
+        page.row(bars_of, row, (words, None, amount) if words == "free" else (words, amount, None))
     _cost_numbers(page, cells, bars_of)
     return cells
 
@@ -148,14 +148,15 @@ def _cost_numbers(page: Page, cells: Mapping[str, str], letters: tuple[str, str,
     for at, (words, names) in enumerate(COST.items(), start=COST_TOP + 1):
         columns = [column_reference(results_of("servers").by_name[name]) for name in names]
         hour = "+".join(f"INDEX({column},{row})" for column in columns)
-        amount = f"=IFERROR(({hour})/({cells[_RATE]}*0.0036),0)" if owned else 0
-        page.row(letters, at, (words, amount, 0))
+        page.row(letters, at, (words, f"=IFERROR(({hour})/({cells[_RATE]}*0.0036),NA())" if owned else None, None))
 
 
 def _wanted(kind: str) -> set[str]:
     parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
     names = {name for own in parts for result in own.values() for name in result}
-    return names | set(DATA_SHEETS[kind].results) | {_CARDS[kind]["used"], "memory_capacity", "trust_reason", _RATE}
+    return names | set(DATA_SHEETS[kind].results) | {
+        _CARDS[kind]["used"], "memory_capacity", "trust_reason", "cost_basis", _RATE
+    }  # fmt: skip
 
 
 def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
@@ -193,13 +194,14 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     for area, top, count, words, number, colours in (
         ((left, edges[0]), 2, len(TIME[kind]), f"Time by part ({unit})", "0.00", (BLUE, ORANGE)),
         ((middle, edges[1]), 12, len(MEMORY[kind]) + 2, "Memory by part (GiB)", "0.0", (SKY, GREY)),
-        ((last, edges[2]), COST_TOP, len(COST), "Owner's cost by part ($/M tokens)", "0.000", (AMBER, GREY)),
+        ((last, edges[2]), COST_TOP, len(COST), "Owner's cost in a cluster ($/M tokens)", "0.000", (AMBER, GREY)),
     ):
         if top == COST_TOP:
             amounts = f"{page.source}${letters[6]}${top + 1}:${letters[6]}${top + count}"
-            words = f'=IF(SUM({amounts})=0,"Owner\'s cost: not on the sheet servers","{words}")'
+            words = f'=IF(COUNT({amounts})=0,"Owner\'s cost: not on the sheet servers","{words}")'
         page.put(f"{area[0]}{row + 1}", words, "cell left")
-        chart = page.bars(letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25)
+        chart = page.bars(letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25,
+                          zeros=True)  # fmt: skip
         for series in chart.series:
             label_values(series, "outEnd", INK)
         below, y = f"{area[0]}{row + 2}:{area[1]}{row + 6}", Axis(number=number, hidden=True)
@@ -350,7 +352,7 @@ def _parts(page: Page, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pai
         for names in TIME["inference"].values()
     ]
     labels = zip(TIME["training"], ("prompts", *TIME["inference"]), strict=True)
-    page.row("KPQRS", 14, ("A", 0, f"=IFERROR(1000/{r['rate'][0]},0)", 0, 0))
+    page.row("KPQRS", 14, ("A", 0, f"=IFERROR(1000/{r['rate'][0]},0)", None, None))
     for row, (names, own, other) in enumerate(zip(labels, shares, served, strict=True), start=15):
         page.calc(f"K{row}", f'=IF($L$2="inference","{names[1]}","{names[0]}")')
         for letter, which in (("L", 0), ("M", 1)):
@@ -358,9 +360,10 @@ def _parts(page: Page, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pai
             page.calc(f"{letter}{row}", f"=IFERROR({share}*1000/{r['rate'][which]},0)")
         before = "$Q$14" if row == 15 else f"$Q$14+SUM($N$15:$N{row - 1})"
         below = f"=MAX(MIN({before},{before}+N{row}),0)"
-        steps = (f"=M{row}-L{row}", f"=ABS(N{row})", below, 0, f"=MAX(N{row},0)", f"=MAX(-N{row},0)")
+        more, less = f"=IF(N{row}>-0.0005,MAX(N{row},0),NA())", f"=IF(N{row}>-0.0005,NA(),-N{row})"
+        steps = (f"=M{row}-L{row}", f"=ABS(N{row})", below, 0, more, less)
         page.row("NOPQRS", row, steps)
-    page.row("KPQRS", 15 + len(shares), ("B", 0, f"=IFERROR(1000/{r['rate'][1]},0)", 0, 0))
+    page.row("KPQRS", 15 + len(shares), ("B", 0, f"=IFERROR(1000/{r['rate'][1]},0)", None, None))
     page.row("KLM", 26, ("memory (GiB)", "A", "B"))
     for row, (trained, kept) in enumerate(zip(*map(_compared_memory, PLAN_TABLES), strict=True), start=27):
         page.calc(f"K{row}", f'=IF($L$2="inference","{kept[0]}","{trained[0]}")')
@@ -409,14 +412,14 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
     page.answer(f"=IF(AND(ISNUMBER({rate}),ISNUMBER({other})),{result},{wrong})")
     per = f'IF({kind}="training","s a step","ms a token")'
 
-    def held_against(name: str, code: str) -> str:
-        return f'"A: "&TEXT({r[name][0]}*1,"{code}")'
+    def held_against(name: str, code: str, unit: str = "") -> str:
+        return f'"A: {unit}"&TEXT({r[name][0]}*1,"{code}")'
 
     page.tiles(
         (
             ("B over A, token/s", f"{other}/{rate}", '0.00"×"', '"per accelerator"'),
             ("B: token/s each", other, "#,##0", held_against("rate", "#,##0")),
-            ("B: $ per M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00")),
+            ("B: $ per M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00", "$")),
             (f'="B: "&{per}', r["time"][1], "#,##0.0", held_against("time", "#,##0.0")),
             ("B: memory (GiB)", r["memory"][1], "0.0", held_against("memory", "0.0")),
             ("B: energy (J a token)", r["energy"][1], "0.00", held_against("energy", "0.00")),
@@ -439,9 +442,9 @@ def _charts(page: Page) -> None:
     page.heading("F13", "From A to B: milliseconds of an accelerator per token", "K")
     chart: Any = page.bars("K", (13, 21), "P Q R S", ("", NAVY, _MORE, _LESS), "0.000", lying=False, gap=25,
                       stacked=True)  # fmt: skip
-    for letter, sign in (("R", "+"), ("S", "\N{MINUS SIGN}")):  # steps with their sign; none where nothing changes
+    for letter, sign in (("R", "+"), ("S", "\N{MINUS SIGN}")):  # steps with their sign
         for row in range(14, 22):
-            page.data[f"{letter}{row}"].number_format = f'[<0.0005]"";"{sign}"0.000'
+            page.data[f"{letter}{row}"].number_format = f'[<0.0005]0;"{sign}"0.000'
     for number, series in enumerate(chart.series[1:]):
         label_values(series, "ctr" if number else "inEnd", INK if number else "FFFFFF")
     page.place(chart, "F14:K27", Axis(size=7), Axis(number="0.000", hidden=True), (0.02, 0.03, 0.96, 0.82))

@@ -103,7 +103,10 @@ def _table(
     stride = ceil(question.rows / _ROWS)
     every = range(0, question.rows, stride)
     name, words = next(iter(question.tables.items()))
-    page.heading("M13", f"{words}, every second" if stride > 1 else words, "R")
+    words += (
+        ": every second row" if stride > 1 else ", the best in colour" if question.marked.startswith("best") else ""
+    )
+    page.heading("M13", words, "R")
     shown = shown_columns(question.table(name), "front")
     for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
         place, column = columns[own]
@@ -155,15 +158,11 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     words = f"{', '.join(column.words for _, column in own)} against {across.words}"
     page.heading("F13", question.chart_words or _title(words), "K")
     rows, up = (_FIRST - 1, _FIRST - 1 + question.rows), own[0][1]
-    if kind in ("bars", "stacked"):
-        x, *spread = _spread(page, question, [x, *(letter for letter, _ in own)])
-        drawn_in = " ".join(spread)
     if kind != "line":
-        letters = drawn_in if kind != "lying" else " ".join(letter for letter, _ in own)
-        stacked, colours = kind == "stacked", _COLOURS[: len(own)]
+        x, *spread = _spread(page, question, [x, *(letter for letter, _ in own)])
+        stacked, colours, lying = kind == "stacked", _COLOURS[: len(own)], kind == "lying"
         form = aligned_format(up, _values(page, own[0][0], question))
-        lying = kind == "lying"
-        chart: Any = page.bars(x, rows, letters, colours, form, lying=lying, stacked=stacked, formats=lying)
+        chart: Any = page.bars(x, rows, " ".join(spread), colours, form, lying=lying, stacked=stacked, formats=lying)
         if lying:
             label_values(chart.series[0], "outEnd", INK)
     else:
@@ -171,7 +170,8 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     size = 7 if kind in ("bars", "stacked") and question.rows >= _CROWDED else 9
     ticks = [_ticks(_values(page, x, question)), _ticks(_values(page, own[0][0], question))]
     ticks[0] = "0" if kind in ("bars", "stacked") or across.name == "year" else ticks[0]
-    axes = Axis(across.header, ticks[0], size=size), Axis(up.header if len(own) == 1 else "", ticks[1], grid=True)
+    named = across.header if across.unit != "-" else across.meaning.partition(";")[0]
+    axes = Axis(named, ticks[0], size=size), Axis(up.header if len(own) == 1 else "", ticks[1], grid=True)
     plot = (0.14, 0.03, 0.83, 0.78)
     if kind == "lying":
         axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.38, 0.94)
@@ -183,7 +183,8 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
 
 
 def _spread(page: Page, question: Question, letters: Sequence[str]) -> list[str]:
-    """Columns of the table for bars: where it has fewer rows than places, its bars stand evenly over all the places.
+    """Columns of the table for bars: where it has fewer rows than places, its bars stand evenly in the middle of the
+    places.
 
     Returns the letters of the copies, beside the table.
     """
@@ -191,11 +192,13 @@ def _spread(page: Page, question: Question, letters: Sequence[str]) -> list[str]
     start = 6 + len(table_schema(question.table(next(iter(question.tables)))).columns)
     places = [get_column_letter(start + number) for number in range(len(letters) + 1)]
     count = f"COUNT(${letters[1]}${first}:${letters[1]}${last})"
+    step = f"MAX(INT({question.rows}/MAX({count},1)),1)"
+    offset = f"INT(({question.rows - 1}-({count}-1)*{step})/2)"
     page.row(places[:1], first - 1, ("row",))
     page.row(places[1:], first - 1, [f"={letter}{first - 1}" for letter in letters])
     for row in range(first, last + 1):
-        step, at = f"MAX(INT({question.rows - 1}/MAX({count}-1,1)),1)", row - first
-        page.calc(f"{places[0]}{row}", f"=IF(INT({at}/{step})*{step}={at},INT({at}/{step})+1,{question.rows + 1})")
+        past, number = f"({row - first}-{offset})", f"INT(({row - first}-{offset})/{step})"
+        page.calc(f"{places[0]}{row}", f"=IF(AND({past}>=0,{number}*{step}={past}),{number}+1,{question.rows + 1})")
         for place, letter in zip(places[1:], letters, strict=True):
             blank = '""' if letter == letters[0] else "NA()"
             page.calc(f"{place}{row}", f"=IFERROR(INDEX(${letter}${first}:${letter}${last},${places[0]}{row}),{blank})")
@@ -254,7 +257,7 @@ def number_page(
     sheet["A2"].alignment = Alignment(horizontal="left", vertical="top", wrap_text=True)
     sheet.merge_cells("A2:E3")
     sheet.row_dimensions[2].height = sheet.row_dimensions[3].height = 16
-    column_widths(sheet, 38, 24, 12, 22, 84)
+    column_widths(sheet, 42, 24, 14, 22, 84)
     for place, words in enumerate(_HEADERS, start=1):
         put(sheet.cell(TOP, place), words, "xlperf header" if place != 2 else "xlperf header result")
     row = _section(sheet, TOP + 1, "Entries")

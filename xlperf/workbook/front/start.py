@@ -55,7 +55,7 @@ from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.question import number_page, number_pages, question_sheet
-from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
+from xlperf.workbook.package import Formulas, data_rows
 from xlperf.workbook.plain_formulas import TITLE
 from xlperf.workbook.style import (
     FONT,
@@ -236,8 +236,8 @@ def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, exa
             sheet[f"{left}{row}"].alignment = Alignment(horizontal="left", vertical="center", wrap_text=True)
             sheet.row_dimensions[row].height = 26
         answer: Any = sheet[f"{right}{row}"]
-        shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
-        live.styled(answer, f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")', number=shown)
+        asked = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
+        live.styled(answer, asked, number=number_format(column))
         _left(answer)
 
 

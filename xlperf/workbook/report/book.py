@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,10 @@ def _properties(workbook: Workbook, report: data.Report) -> None:
     sheet = workbook["summary"]
     name = f"xlperf report: {report.study}" if report.study else "xlperf report"
     shown = f"Plans of the study: {report.study}" if report.found else name
-    counts = " and ".join(data.plural(len(group), f"{group.kind} plan") for group in report.groups)
+    kinds: Counter[str] = Counter()
+    for group in report.groups:
+        kinds[group.kind] += len(group)
+    counts = " and ".join(data.plural(count, f"{kind} plan") for kind, count in kinds.items())
     style.title(
         sheet,
         shown,

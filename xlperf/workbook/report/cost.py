@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -151,10 +152,11 @@ def _steps_table(
 ) -> data.Drawn:  # fmt: skip
     """The table of the steps of waterfalls; ``signs``: of the amounts, by the colours of steps that go up or down."""
     totals = {own: amount for own, _, below, amount, _ in steps if below == 0.0}
+    decimals = {own: max(2 - math.floor(math.log10(amount)), 0) for own, amount in totals.items()}  # three of a total
     rows = [
         [
             own,
-            f"{part} \N{MIDDLE DOT} {signs.get(colour, '')}{data.number_words(amount)}",
+            f"{part} \N{MIDDLE DOT} {signs.get(colour, '')}{amount:,.{decimals[own]}f}",
             below,
             amount,
             100.0 * amount / totals[own],

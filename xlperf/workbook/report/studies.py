@@ -135,7 +135,8 @@ def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outc
     lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
     high = max((_height(chart, source) for chart, source, _ in lead), default=0.0)
     size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
-    _study_sheet(front, study, inputs, outcome, shown, [study_chart(*_named(one), size, machines) for one in lead])
+    charts = [study_chart(*_named(one, lead), size, machines) for one in lead]
+    _study_sheet(front, study, inputs, outcome, shown, charts)
     workbook.remove(workbook["summary"])
     named = workbook.defined_names
     if REPORT_NAME in named:
@@ -159,10 +160,11 @@ def _colours_of_machines(outcome: Outcome) -> dict[str, str]:
     return dict(zip([name for name in dict.fromkeys(series) if name in known], SERIES, strict=False))
 
 
-def _named(one: _Drawn) -> _Drawn:
-    """A chart with the name of its sheet in its title, for another sheet."""
+def _named(one: _Drawn, lead: Sequence[_Drawn]) -> _Drawn:
+    """A chart with the name of its sheet in its title, for another sheet, beside charts of other sheets."""
     chart, source, table = one
-    known = source.name.casefold() in chart.title.casefold() or len(source.charts) < 2
+    alone = len(source.charts) < 2 and [other.title for other, _, _ in lead].count(chart.title) == 1
+    known = source.name.casefold() in chart.title.casefold() or alone
     words = f"{sheet_title(source.name)}: {chart.title[:1].lower()}{chart.title[1:]}"
     return (chart if known else replace(chart, title=words)), source, table
 
@@ -185,7 +187,7 @@ _LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
 """Charts on the first sheet, and their width and height. [-, cm]"""
 _OF_TEXT = 1.1
 """Letters of a text in the width of a digit, in the mean. [-]"""
-_LETTERS = (30, 52, 12, 90)
+_LETTERS = (34, 48, 12, 90)
 """Widths of the columns of the first sheet."""
 
 
@@ -362,7 +364,9 @@ def study_chart(
     if every and len(every) < len(chart.y):
         chart = replace(chart, y=every)
     along, drawn_values = table.cells(chart.x, rows), [value for name in chart.y for value in source.values(name)]
-    number, y_title = axis_number(_reached(source, chart, drawn_values)), chart.y_title
+    number = axis_number(_reached(source, chart, drawn_values))
+    x_title, y_title = (f"{words}, logarithmic axis" if is_log else words
+                        for words, is_log in ((chart.x_title, chart.log_x), (chart.y_title, chart.log_y)))  # fmt: skip
     parts = [table.part(name, shades[name], rows) for name in chart.y]
 
     def marked(position: int, named: Cells, x: Cells, y: Cells, shade: str) -> Points:
@@ -377,7 +381,7 @@ def study_chart(
         drawn = horizontal_bars(chart.title, along, parts, y_title, number, size, least=None, **look)
     elif chart.kind == "columns" or (chart.kind == "lines" and any(isinstance(value, str) for value in along.values)):
         series = parts if chart.kind == "columns" else points
-        drawn = over_labels(chart.title, series, along, chart.x_title, y_title, number, chart.stacked, size)
+        drawn = over_labels(chart.title, series, along, x_title, y_title, number, chart.stacked, size)
     else:
         if chart.by:
             spans, names = runs(source.values(chart.by)), source.values(chart.by)
@@ -388,7 +392,7 @@ def study_chart(
                 for place, span in enumerate(spans)
             ]  # fmt: skip
         drawn = scatter_chart(points, chart.title, size)
-        draw_axis(drawn.x_axis, chart.x_title, axis_number(along.values), lines=True)
+        draw_axis(drawn.x_axis, x_title, axis_number(along.values), lines=True)
         draw_axis(drawn.y_axis, y_title, number, lines=True)
         if chart.log_x:
             log_axis(drawn.x_axis, along.values)
