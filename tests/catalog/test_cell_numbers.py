@@ -161,3 +161,15 @@ def test_dates_that_excel_hands_to_xlwings_are_numbers(date_1904: bool) -> None:
     assert done.returncode == 0, done.stderr
     serials, result, others = json.loads(done.stdout.splitlines()[-1])
     assert result == serials and others == ["text", 2.0]
+
+
+def test_a_number_in_a_cell_may_have_its_unit_as_an_option_may() -> None:
+    header = ["model", "accelerator", "ISL", "OSL", "facility power limit", "ttft target"]
+    row = ["Llama3-8B", "H100", 2000, 500]
+    table = table_from_rows("serve", header, [[*row, "600 kW", "1.5 s"], [*row, 0.6, 1500]])
+    for name in ("facility_power_limit", "ttft_target"):
+        values = table.number(name)
+        assert values[0] == values[1]
+    for wrong in ("600 kg", "600 k", "600"):
+        with pytest.raises(InputError, match=f'facility power limit must be .*"{wrong}"'):
+            table_from_rows("serve", header, [[*row, wrong, 1500]])

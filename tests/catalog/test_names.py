@@ -222,3 +222,13 @@ def test_an_alias_that_begins_as_another_model_is_no_first_word_of_it() -> None:
     spelled = Spellings(small)
     assert spelled.names("DeepSeek-R1-0528-Qwen3-8B") == ["Qwen3-8B"]
     assert spelled.names("DeepSeek-R1") == spelled.names("DeepSeek-R1-0528") == []
+
+
+def test_a_name_that_the_own_workbook_lacks_is_said_to_be_shipped(
+    tmp_path: Path, command: Callable[..., Outcome]
+) -> None:
+    book = tmp_path / "study.xlsx"
+    assert command("new", book).code == 0
+    said = command("serve", "--model", "Qwen3-235B", "--catalog", book).err
+    assert said.startswith('--model: unknown model "Qwen3-235B"; xlperf ships Qwen3-235B-A22B: ')
+    assert "did you mean" in command("serve", "--model", "Qwen3-30C", "--catalog", book).err

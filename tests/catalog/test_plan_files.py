@@ -227,3 +227,17 @@ def test_shares_in_percent_and_other_spellings_of_choices_are_read(tmp_path: Pat
     path.write_text("model,accelerator,num accelerators\nLlama3-70B,H100-SXM-80GB,50%\n")
     with pytest.raises(InputError, match='must be a whole number of at least 1, got "50%"'):
         read_plans(path)
+
+
+def test_columns_of_the_other_kind_of_plans_may_stand_blank(tmp_path: Path) -> None:
+    """One header of a cluster's plans serves both kinds; a value that would count for nothing is refused as before."""
+    header = "name,model,GPU,GPUs,TP,PP,EP,MBS,GBS,ISL,OSL,concurrency"
+    plans, serving = tmp_path / "plans.csv", "a,Llama3-8B,H100,8,1,1,1,{},,1000,200,64"
+    plans.write_text(f"{header}\n{serving.format('')}\n")
+    assert evaluate(read_plans(plans)[0], load_catalog()).number("tpot")[0] > 0.0
+    plans.write_text(f"{header}\n{serving.format('2')}\n")
+    refused = 'unknown column "MBS"; it is a column of training plans'
+    with pytest.raises(InputError, match=refused):
+        read_plans(plans)
+    with pytest.raises(InputError, match=refused):
+        table_from_rows("inference", header.split(","), [serving.format("2").split(",")])

@@ -487,36 +487,3 @@ def test_plans_that_are_all_illegal_are_said_and_the_answer_is_no(tmp_path: Path
             assert done.code == (0 if legal else 1)
             assert f"{legal} of {len(used)} plans legal: " in done.err
             assert "which do not divide the 7 accelerators of the plan" in done.err
-
-
-def test_a_number_in_a_cell_may_have_its_unit_as_an_option_may() -> None:
-    header = ["model", "accelerator", "ISL", "OSL", "facility power limit", "ttft target"]
-    row = ["Llama3-8B", "H100", 2000, 500]
-    table = table_from_rows("serve", header, [[*row, "600 kW", "1.5 s"], [*row, 0.6, 1500]])
-    for name in ("facility_power_limit", "ttft_target"):
-        values = table.number(name)
-        assert values[0] == values[1]
-    for wrong in ("600 kg", "600 k", "600"):
-        with pytest.raises(InputError, match=f'facility power limit must be .*"{wrong}"'):
-            table_from_rows("serve", header, [[*row, wrong, 1500]])
-
-
-def test_a_name_that_the_own_workbook_lacks_is_said_to_be_shipped(tmp_path: Path, command: Command) -> None:
-    book = tmp_path / "study.xlsx"
-    assert command("new", book).code == 0
-    said = command("serve", "--model", "Qwen3-235B", "--catalog", book).err
-    assert said.startswith('--model: unknown model "Qwen3-235B"; xlperf ships Qwen3-235B-A22B: ')
-    assert "did you mean" in command("serve", "--model", "Qwen3-30C", "--catalog", book).err
-
-
-def test_columns_of_the_other_kind_of_plans_may_stand_blank(tmp_path: Path, command: Command) -> None:
-    """One header of a cluster's plans serves both kinds; a value that would count for nothing is refused as before."""
-    header = "name,model,GPU,GPUs,TP,PP,EP,MBS,GBS,ISL,OSL,concurrency\n"
-    plans, serving = tmp_path / "plans.csv", "a,Llama3-8B,H100,8,1,1,1,{},,1000,200,64\n"
-    plans.write_text(header + serving.format(""))
-    assert command("evaluate", plans, "-o", tmp_path / "results.csv").code == 0
-    for kind, read in (("cells", table_from_rows), ("file", None)):
-        plans.write_text(header + serving.format("2"))
-        rows = [line.split(",") for line in plans.read_text().split("\n")[:2]]
-        with pytest.raises(InputError, match='unknown column "MBS"; it is a column of training plans'):
-            read("inference", rows[0], rows[1:]) if read else read_plans(plans), kind

@@ -65,6 +65,9 @@ def test_the_command_lists_and_prints_each_page_and_names_the_nearest(command: C
         assert shown.startswith("# ") and shown[2:].splitlines()[0] in titles
     mistaken = command("guide", "planer")
     assert mistaken.code == 2 and mistaken.err == "guide: no page planer; did you mean planner?\n"
+    section = command("guide", "LoRA")
+    assert section.code == 0 and "Adapters (LoRA)" in section.out and "How many spares" not in section.out
+    assert "; see xlperf guide planner mooncake" in command("guide", "mooncake").err
 
 
 def test_the_name_of_a_command_opens_its_part_of_the_guide(command: Command) -> None:

@@ -198,7 +198,13 @@ def guide(topic: str | None, words: str | None) -> None:
         return
     if name not in _TOPICS:
         near = get_close_matches(name, _TOPICS, 1)
-        hint = f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(_TOPICS)}"
+        sections = [] if near else [part for page in _TOPICS for part in _sections(_page(page))]
+        if headed := [line for part in sections if name in part[0].casefold() for line in part]:
+            say(*_paragraphs(headed), folded=False)
+            return
+        holding = [] if near else [f"xlperf guide {page} {topic}" for page in _TOPICS if _parts(_page(page), name)]
+        choice = f"see {', '.join(holding)}" if holding else f"choose from {', '.join(_TOPICS)}"
+        hint = f"; did you mean {near[0]}?" if near else f"; {choice}"
         raise InputError(Fault("guide", f"no page {topic}{hint}"))
     lines = _page(name) if words is None else _parts(_page(name), words)
     if not lines:
@@ -235,16 +241,18 @@ def _page(topic: str) -> list[str]:
 
 def _parts(page: list[str], words: str, whole: bool = False) -> list[str]:
     """Short sections that have the words; of long ones heading and lines that have them, or the ``whole``."""
-    numbers = accumulate(line.startswith("#") for line in page)
-    sections = [
-        [line for _, line in group] for _, group in groupby(zip(numbers, page, strict=True), lambda pair: pair[0])
-    ]
     parts = []
-    for heading, *body in sections:
+    for heading, *body in _sections(page):
         lines = [line for line in body if words.casefold() in line.casefold()]
         short = (whole or len(body) <= _SHORT) and (lines or words.casefold() in heading.casefold())
         parts += [heading, *body] if short else [heading, *lines, ""] if lines else []
     return parts
+
+
+def _sections(page: list[str]) -> list[list[str]]:
+    """Lines of each section of a page, its heading first."""
+    numbers = accumulate(line.startswith("#") for line in page)
+    return [[line for _, line in group] for _, group in groupby(zip(numbers, page, strict=True), lambda pair: pair[0])]
 
 
 _SHELLS = {

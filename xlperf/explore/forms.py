@@ -300,7 +300,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
             name = asked.varied[0].name
             first = float(form.filled(name)[0])
             if np.isnan(first):
-                raise InputError(Fault(place, f"{name.replace('_', ' ')} is auto: write values, no factors"))
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is auto: write values; {_CHOICE}"))
             values = (first * asked.varied[0].values).tolist()
         else:
             name, numbers = next(iter(asked.values.items()))
@@ -313,6 +313,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
     return name, declared.array(values)
 
 
+_CHOICE = "the answer without a variation names what auto stands for"
 _WITHOUT = {"request_rate": "users", "facility_power_limit": "users", "num_accelerators": "users",
             "deadline": "num_accelerators", "workload": "copy_size"}  # fmt: skip
 """Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""

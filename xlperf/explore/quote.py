@@ -114,7 +114,7 @@ _UNITS = {
 _BATCH_TOKENS = 4.0 * MILLION  # tokens of a training step if no batch is given [token]
 _TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "auto": ("bf16",)}
 """Training precisions of a word of a claim; other words are their own."""
-_NARROWER = {"bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
+_NARROWER = {"auto": ("fp8", "fp4"), "bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
 _DRAFTS, _ACCEPTANCE = 3.0, 0.8
 """Drafted tokens and their acceptance rate in the condition of speculative decoding; assumed. [-]"""
 _RARE, _COMMON = 0.99, 0.25
@@ -286,7 +286,7 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicte
         changes += [("prompts that a cache holds", {"prompt_length": 1.0})]
     for words, changed in changes:
         prediction = predict(with_columns(form, **changed), catalog)
-        if prediction.value == prediction.value:
+        if prediction.value == prediction.value != predicted.value:
             yield _condition(words, kind, claim, prediction)
     if kind in ("tflops", "mfu"):
         ends = {name: 2.0 * getattr(predicted, name) for name in ("value", "low", "high")}

@@ -382,9 +382,9 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
             blanks.append(f'({column_reference(schema.key)}<>""){tests}')
             stated = (row for row in rows[kind] if row[schema.key.name])
             number += sum(all(row[one.name] is None for one in empty) for row in stated)
-        count = "+".join(f"SUMPRODUCT({blank})" for blank in blanks)
+        words, counted = f"Blank mandatory cells of {kind}", "+".join(f"SUMPRODUCT({blank})" for blank in blanks)
         first = _first_cell(f"{'+'.join(blanks)}>0", schema.key)
-        checks.append(Check(f"Blank mandatory cells of {kind}", count, number, first=first))
+        checks.append(Check(words, counted, number, first=first))
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         for column in table_schema(kind).columns:
             if column.kind == "reference" and column.reference in rows:
