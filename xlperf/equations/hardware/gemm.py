@@ -8,6 +8,7 @@ Arguments broadcast to (rows, operators); columns of the device and calibration 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -364,26 +365,38 @@ def _reads_alone(constants: Mapping[str, Array]) -> Array:
     return np.where(constants["largest_tile_rows"] < TILES["training"][0].min(), 1.0, 0.0)
 
 
-def _fitting(
-    device: Device, constants: Mapping[str, Array], stack: str
-) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
+_Tiles = tuple[Array, np.ndarray, tuple[Array, Array]]
+
+
+def _fitting(device: Device, constants: Mapping[str, Array], stack: str) -> _Tiles:
     """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each. The
     smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles are
     allowed; libraries with any number of columns do not split the depth.
     """
-    room = device.shared_memory_capacity
-    room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
-    tiles, free = TILES["serving"], constants["any_tile_columns"] != 0.0
+    room = known_or(device.shared_memory_capacity, USUAL_SHARED_MEMORY)
+    given = room, *(constants[name] for name in ("any_tile_columns", "largest_tile_rows", "least_tile_rows"))
+    if all(values.shape == (1, 1) for values in given):
+        return _fitting_one(stack, *(values.item() for values in given))
+    return _fitting_each(stack, *given)
+
+
+@lru_cache(maxsize=256)
+def _fitting_one(stack: str, *given: float) -> _Tiles:
+    return _fitting_each(stack, *(np.array([[value]]) for value in given))
+
+
+def _fitting_each(stack: str, room: Array, any_columns: Array, largest_rows: Array, library_rows: Array) -> _Tiles:
+    tiles, free = TILES["serving"], any_columns != 0.0
     in_library, shortest = np.True_, tiles[0].min()
     if free.any():  # few libraries
         usual = np.arange(tiles.shape[1] + FREE_TILES.shape[1])[:, None, None] < tiles.shape[1]
         tiles = np.concatenate([tiles, FREE_TILES], axis=1)
         in_library = np.where(free, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), usual)
         shortest = np.where(free, LEAST_SIDE, shortest)
-    most_rows = np.maximum(constants["largest_tile_rows"], shortest)
+    most_rows = np.maximum(largest_rows, shortest)
     # Tiles between the shortest and the tallest of library and stack that fit the shared memory.
     tallest = np.where(in_library & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
-    least_rows = np.maximum(TILES[stack][0].min(), constants["least_tile_rows"])
+    least_rows = np.maximum(TILES[stack][0].min(), library_rows)
     legal = in_library & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
     needed = _tile_memory(tiles[0], tiles[1])
     fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))

@@ -28,6 +28,7 @@ from xlperf.equations.serving.phases import (
     phase_times,
     serving_bound,
     serving_work,
+    with_doubled,
 )
 from xlperf.equations.serving.queueing import Service, step_line
 
@@ -692,10 +693,12 @@ class BatchTimes:
         ones = [np.ones(len(every)) for every in rows]
         served = self.deployment.take(np.concatenate(rows))
         served = served.with_batch(np.concatenate([ones[0], values[1]]), np.concatenate([values[0], ones[1]]))
+        steps = len(rows[1])
+        served = with_doubled(served, prefills + np.arange(steps)) if bounded else served
         work = serving_work(served)
         parts = phase_times(work)
-        bound = serving_bound(served, work)[prefills:] if bounded else np.empty(0)
-        return parts[:prefills, PREFILL], parts[prefills:, DECODING], bound
+        bound = serving_bound(served, work, steps) if bounded else np.empty(0)
+        return parts[:prefills, PREFILL], parts[prefills : prefills + steps, DECODING], bound
 
     def _pieces(self, phase: int, rows: np.ndarray, values: Array, bounded: int) -> tuple[Array, Array]:
         """Parts (rows, 5) of one phase in blocks, and the limiting resource of the first ``bounded`` rows."""

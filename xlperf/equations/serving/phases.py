@@ -437,26 +437,40 @@ def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Arra
     return np.where(longer >= memory, longer, np.minimum(shorter, memory)), memory
 
 
-def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
+def with_doubled(deployment: Deployment, rows: np.ndarray) -> Deployment:
+    """A deployment, then some of its rows with twice the compute, then these rows with twice the memory bandwidth."""
+    number = len(deployment.plan)
+    every = np.concatenate([np.arange(number), rows, rows])
+    compute, memory = np.ones((2, len(every), 1))
+    compute[number : number + len(rows)] = memory[number + len(rows) :] = 2.0
+    return on_machine(deployment.take(every), Faster(compute=compute, memory=memory))
+
+
+def serving_bound(deployment: Deployment, work: ServingWork, doubled: int = 0) -> Array:
     """Limiting resource of a decode step, a position in :data:`BOUNDS`: the resource whose doubling saves most time.
 
     Compute is the rate of the accelerator's units; memory the bandwidth of main memory and last-level cache; network
     all communication; overhead launches and fixed costs. Savings are estimated from times and bytes; if compute and
-    memory are close, steps are computed on faster machines.
+    memory are close, steps are computed on faster machines. ``doubled``: number of last rows of :func:`with_doubled`
+    whose copies follow them; of these rows alone.
     """
-    saved = _estimated_savings(deployment, work)
+    saved, times = _estimated_savings(deployment, work), total(phase_times(work)[:, -1])
+    plans = slice(len(times) - 3 * doubled, len(times) - 2 * doubled) if doubled else slice(None)
+    faster_times = times[plans.stop :].reshape(2, -1) if doubled else times
+    saved, times = saved[plans], times[plans]
     units, memory, network, overhead = saved.T
     # Rows whose order of compute and memory, or of memory and the others, is uncertain.
     larger, fixed = np.maximum(units, memory), np.maximum(network, overhead)
     close = (_CLEAR * np.minimum(units, memory) > larger) | ((memory > units) & (_CLEAR * fixed > memory))
-    unclear = close & (_CLEAR * larger > fixed)
-    if some(unclear):
-        rows = np.flatnonzero(unclear)
-        twice = np.repeat([[1.0], [2.0]], len(rows), axis=0)
-        faster = Faster(compute=twice[::-1], memory=twice)
-        doubled = serving_work(on_machine(deployment.take(np.tile(rows, 2)), faster), (DECODING,))
-        faster_time = total(phase_times(doubled)[:, 0]).reshape(2, len(rows))
-        saved[rows, :2] = (total(phase_times(work)[rows, -1]) - faster_time).T
+    rows = np.flatnonzero(close & (_CLEAR * larger > fixed))
+    if len(rows):
+        if doubled:
+            faster_times = faster_times[:, rows]
+        else:
+            twice = np.repeat([[1.0], [2.0]], len(rows), axis=0)
+            faster = on_machine(deployment.take(np.tile(rows, 2)), Faster(compute=twice[::-1], memory=twice))
+            faster_times = total(phase_times(serving_work(faster, (DECODING,)))[:, 0]).reshape(2, -1)
+        saved[rows, :2] = (times[rows] - faster_times).T
     return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
 
 
