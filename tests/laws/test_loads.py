@@ -221,13 +221,14 @@ def test_one_more_token_never_brings_the_first_one_earlier(mode: str) -> None:
 def test_one_more_token_never_ends_a_request_sooner() -> None:
     """Prompts that come together are spread over the stages of a pipeline: none waits for one pass of them all.
 
-    Few requests with one or two steps share a pass with fewer prompts where they have one step more. So such a pass may
-    have graphs where the larger one waits for launches: here each has graphs, where there are any.
+    Requests with one or two steps share a pass with fewer prompts where they have one step more: half as many with two
+    steps as with one, of a pass that takes up to a third of the latency. Such a pass may have graphs where the larger
+    one waits for launches: here each has graphs, where there are any.
     """
     plans = plans_of("continuous")
     plans = changed(plans, {"graph_tokens": replayed(plans)})
     tables = [changed(plans, {"output_length": np.full(len(plans), float(number))}) for number in (2, 3, 4)]
     result = [evaluate(table, shipped())["latency"] for table in tables]
     for shorter, longer in pairwise(result):
-        assert np.nanmin(longer / shorter) > 0.93
-        assert np.nanmean(longer < shorter * 0.99) < 0.04
+        assert np.nanmin(longer / shorter) > 0.85
+        assert np.nanmean(longer < shorter * 0.99) < 0.06
