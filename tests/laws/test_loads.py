@@ -148,16 +148,21 @@ def test_more_memory_is_never_worse(mode: str) -> None:
 
 @pytest.mark.parametrize("batch", [1, 16, 256])
 def test_prefix_hits_are_never_slower(batch: int) -> None:
-    """The more of a prompt is in the cache, the earlier its first token."""
+    """The more of a prompt is in the cache, the earlier its first token.
+
+    With all of it in the cache the last tokens of all prompts are as few passes as a pipeline has stages, which read the
+    keys of the prompts: filling p stages takes up to 2 - 1 / p times as long as with many passes.
+    """
     plans = plans_of("static")
-    rows = len(plans)
+    rows, stages = len(plans), plans.filled("pipeline_parallel")
     hits = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]
     tables = [changed(plans, {"batch_size": batch, "shared_prefix": hit}) for hit in hits]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
     first = evaluate(Table(plans.kind, columns), shipped())["ttft"].reshape(len(hits), rows)
     for hit, more, one, two in zip(hits, hits[1:], first, first[1:], strict=False):
-        shared = plans.filled("pipeline_parallel") * plans.filled("context_parallel") > 1.0
-        room = np.where(shared, 1.05, 1.005)  # chunks of a few rows fill tiles badly
+        few = stages * plans.filled("context_parallel") > 1.0
+        room = np.where(few, 1.05, 1.005)  # chunks of a few rows fill tiles badly
+        room = np.maximum(room, 2.0 - 1.0 / stages) if more == 1.0 else room
         good = ~(two > room * one)
         hold(f"hit rate {more:g} after {hit:g}", good, plans, before=one, after=two)
 
