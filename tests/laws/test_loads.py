@@ -150,8 +150,8 @@ def test_more_memory_is_never_worse(mode: str) -> None:
 def test_prefix_hits_are_never_slower(batch: int) -> None:
     """The more of a prompt is in the cache, the earlier its first token.
 
-    With all of it in the cache the last tokens of all prompts are as few passes as a pipeline has stages, which read the
-    keys of the prompts: filling p stages takes up to 2 - 1 / p times as long as with many passes.
+    With all of it in the cache the last tokens of all prompts are as few passes as a pipeline has stages, which read
+    the keys of the prompts: filling p stages takes up to 2 - 1 / p times as long as with many passes.
     """
     plans = plans_of("static")
     rows, stages = len(plans), plans.filled("pipeline_parallel")
