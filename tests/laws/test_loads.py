@@ -173,6 +173,8 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
 
     In a run of separate pools whose outputs are short, waves of requests stay together where prompts take less time:
     passes have more prompts, each of which ends with its pass (a heuristic of the pools, up to a fifth of a latency).
+
+    The states of a prefix of a hybrid model take the room of a request: of less than ten places that is one in ten.
     """
     plans, models = plans_of(mode), shipped().tables["models"]
     mixtures = models["model"][models["num_experts"] > 0.0].tolist()
@@ -183,6 +185,7 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
         for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
             waves = (plans["run_requests"] > 0.0) & (mode == "disaggregated") & (name != "max_request_rate")
             good = ~(sign * (two[name] - one[name]) > np.where(waves, RUN_OF_POOLS, room) * one[name])
+            good |= (two["max_batch_size"] < one["max_batch_size"]) & (one["max_batch_size"] < 10.0)
             hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])
 
 
