@@ -38,6 +38,8 @@ a line in layers
 twice the replicas on a torus: same time    the slice of the torus that the plan gets has other lengths and other rings
 a default stated = blank: recompute         an option of what a plan does not have at all (copies of quantised weights,
 modules, quantized copies, adapter modules  modules to recompute, adapters) is refused, whatever its value
+more memory: an engine takes the same pass  from 160 GiB on vLLM and SGLang take 16,384 tokens of prompts at a time, not
+                                            8,192: the laws of memory hold what an engine chooses by it fixed
 more memory or prefix hits: the largest     it is the rate with a full cache; a larger batch may fill tiles badly, by
 request rate is not lower                   up to 3 % here, of experts 6 %, 15 % in rare plans of longer runs;
                                             loads near it follow
@@ -71,6 +73,8 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.join import named_rows
+from xlperf.engine.software import with_software_defaults
 
 NUMBER, SEED = (int(os.environ.get(name, value)) for name, value in (("XLPERF_LAWS", "20"), ("XLPERF_LAWS_SEED", "0")))
 """Plans of each mode, and which; a longer run: ``XLPERF_LAWS=2000 XLPERF_LAWS_SEED=1 pytest tests/laws``."""
@@ -119,6 +123,19 @@ def changed(plans: Table, change: Mapping[str, Any]) -> Table:
         text = columns[name].dtype == object
         columns[name] = np.array(np.broadcast_to(value, (len(plans),)), dtype=object if text else np.float64)
     return Table(plans.kind, columns, plans.place)
+
+
+REFUSED = ("quantized_copies", "recompute_modules", "adapter_modules")
+"""Options of what a plan may not have at all: stated, they are refused."""
+
+
+def as_started(plans: Table) -> Table:
+    """Plans that state what their software chooses for the shipped machines, and the defaults of the schema: on devices
+    from 160 GiB on engines take more tokens in a pass, which another memory does not change by itself.
+    """
+    known = with_software_defaults(plans, shipped(), named_rows(plans, shipped()).models)
+    named = [each.name for each in plans.schema.columns if each.default and each.name not in REFUSED]
+    return changed(plans, dict(known.columns) | {name: known.filled(name) for name in named})
 
 
 def with_columns(catalog: Catalog, kind: str, columns: Sequence[str], change: Callable[[Array], Any]) -> Catalog:

@@ -117,7 +117,7 @@ def test_sharding_more_needs_no_more_memory(catalog: Catalog, trained: list[Row]
     rows = [
         row for row in trained if row["pipeline_parallel"] == 1 and layers[row["model"]] >= 8 and not kept_narrow(row)
     ]
-    assert len(rows) > 40
+    assert len(rows) > len(trained) / 5
     result = memories(catalog, rows)
     for before, after in pairwise(result):
         assert not (after > before * (1.0 + CLOSE)).any()
@@ -135,7 +135,7 @@ def test_a_pipeline_of_sharded_weights_needs_less_than_one_of_whole_state(catalo
     ]
     whole = dict.fromkeys(("master_weights", "moment_precision", "offload_optimizer", "offload_target"))
     rows = [{**row, **whole} for row in rows]
-    assert len(rows) > 40
+    assert len(rows) > len(trained) / 5
     none, optimizer, _, weights = memories(catalog, rows)
     assert not (optimizer > none * (1.0 + CLOSE)).any()
     assert not (weights > none * (1.0 + CLOSE)).any()
@@ -157,7 +157,7 @@ def test_flash_attention_is_never_slower_and_needs_no_more_memory(catalog: Catal
         return bool(tiles > 3.0 * units[row["accelerator"]]) and row["accelerator"] != "H20-96GB"
 
     rows = [row for row in trained if fills(row)]
-    assert len(rows) > 40
+    assert len(rows) > len(trained) / 5
     fused, standard = (
         evaluate(table_of("training", [{**row, "attention": way} for row in rows]), catalog)
         for way in ("flash", "standard")
@@ -180,7 +180,7 @@ def test_the_copies_of_dualpipe_share_optimizer_states(catalog: Catalog, trained
     # of like stages alone: an end holds embeddings and modules for several tokens, a stage in between none of them
     ends = [each["memory_middle_stage"] < each["memory"] for each in (both, single)]
     legal &= ends[0] == ends[1]
-    assert legal.sum() > 20
+    assert legal.sum() > len(trained) / 10
     # weights twice; states of twice the weights over twice the ranks: of the mean of two stages
     assert not (both["memory_optimizer"][legal] > 1.4 * single["memory_optimizer"][legal]).any()
     assert (both["memory_weights"][legal] > 1.2 * single["memory_weights"][legal]).all()

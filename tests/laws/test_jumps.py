@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from laws.random_plans import is_legal
-from laws.samples import changed, hold, plans_of, results_of, shipped, with_columns
+from laws.samples import as_started, changed, hold, plans_of, results_of, shipped, with_columns
 
 from xlperf.base.arrays import Array, divide
 from xlperf.catalog.table import Table
@@ -83,7 +83,8 @@ def test_one_percent_more_load(mode: str) -> None:
 def test_one_gibibyte_more(mode: str) -> None:
     """What is legal stays legal, and what fits still fits."""
     plans, before = plans_of(mode), results_of(mode)
-    after = evaluate(plans, with_columns(shipped(), "accelerators", ("memory_capacity",), lambda size: size + GIB))
+    more = with_columns(shipped(), "accelerators", ("memory_capacity",), lambda size: size + GIB)
+    after = evaluate(as_started(plans), more)
     hold("1 GiB more: a legal plan stays legal", is_legal(plans, after), plans)
     hold("1 GiB more: what fits still fits", ~(after["fits"] < before["fits"]), plans)
     hold_steady("1 GiB more", plans, before, after, np.zeros(len(plans)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from laws.random_plans import MODES, kind_of
-from laws.samples import all_of, changed, hold, plans_of, results_of, results_of_all, shipped, with_columns
+from laws.samples import all_of, as_started, changed, hold, plans_of, results_of, results_of_all, shipped, with_columns
 
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants, documented_rows
@@ -18,8 +17,6 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.join import named_rows
-from xlperf.engine.software import with_software_defaults
 
 pytestmark = pytest.mark.slow
 
@@ -232,14 +229,7 @@ def test_names_do_not_matter(kind: str) -> None:
 def test_a_stated_default_is_a_blank(kind: str) -> None:
     """A cell with the default of the software, or else of the schema, gives what a blank cell gives."""
     plans, _ = all_of(kind)
-    known = with_software_defaults(plans, shipped(), named_rows(plans, shipped()).models)
-    refused = ("quantized_copies", "recompute_modules", "adapter_modules")  # options of what a plan may not have
-    stated: dict[str, Any] = dict(known.columns) | {
-        column.name: known.filled(column.name)
-        for column in plans.schema.columns
-        if column.default and column.name not in refused
-    }
-    _same_bits(plans, results_of_all(kind), evaluate(changed(plans, stated), shipped()))
+    _same_bits(plans, results_of_all(kind), evaluate(as_started(plans), shipped()))
 
 
 def _same_bits(plans: Table, one: Table, other: Table) -> None:

@@ -269,7 +269,8 @@ def grouped_slowdown(
     Parameters
     ----------
     product_slowdown : Slowdown s on the machines where it was measured. [-]
-    matrix_flop_rate : Dense 16-bit peak of the matrix units. [FLOP/s]
+    matrix_flop_rate : Dense peak of the matrix units in the precision of the products, half of it in 8 bits and a
+        quarter in 4: that of 16 bits where each half of the width doubles the peak. [FLOP/s]
     vector_flop_rate : Peak of the vector units in FP32. [FLOP/s]
     usual_ratio : Ratio r of both peaks on these machines. [-]
 

@@ -132,6 +132,8 @@ class InferencePlan(PlanColumns):
     stored_in_table = mask(lambda plan: _IN_TABLE[plan.weight_codes])
     # Position of the attention precision in PRECISIONS
     attention_in_table = mask(lambda plan: _IN_TABLE[plan.attention_codes])
+    # Products of the plan that matrix units usually compute in the time of one in 16 bits [-]
+    products_in_time = quantity(lambda plan: np.maximum(np.round(2.0 / _INPUT_SIZES[plan.product_codes]), 1.0))
     # 1 for ring attention, which overlaps the exchange of keys and values; 0 if they are gathered first [-]
     ring = quantity(lambda plan: np.where(plan.context_method == ContextMethod.RING, 1.0, 0.0))
     # A token is sent once to each node of its experts, which forwards it to their ranks

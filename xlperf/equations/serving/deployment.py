@@ -266,7 +266,8 @@ def expert_constants(experts: Mapping[str, Array], plan: InferencePlan, device: 
     sent = ((plan.data_parallel_attention > 1.0) & (plan.expert_parallel > 1.0))[:, None]
     ratios = {"product_slowdown": "exchanged_product_ratio", "memory_slowdown": "exchanged_memory_ratio"}
     slower = {name: experts[name] * np.where(sent, experts[ratio], 1.0) for name, ratio in ratios.items()}
-    rates = device.rate(WIDE).peak_flop_rate, device.vector_flop_rate, experts["matrix_to_vector_ratio"]
+    peak = device.rate().peak_flop_rate / plan.products_in_time[:, None]
+    rates = peak, device.vector_flop_rate, experts["matrix_to_vector_ratio"]
     return {**experts, **slower, "product_slowdown": grouped_slowdown(slower["product_slowdown"], *rates)}
 
 

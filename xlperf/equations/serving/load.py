@@ -248,8 +248,7 @@ class RequestLoad(NamedTuple):
     def whole_prompts(self, mean: Array) -> tuple[Array, Array]:
         """Integer prompts per prefill pass around the mean; multiples of the attention replicas once each has one."""
         unit = np.where(mean > self.attention_replicas, self.attention_replicas, 1.0)
-        lower, upper = np.floor(mean / unit) * unit, np.ceil(mean / unit) * unit
-        return lower, np.minimum(upper, np.maximum(self.max_prefill_prompts, np.ceil(mean)))
+        return np.floor(mean / unit) * unit, np.ceil(mean / unit) * unit
 
     def _admission(self, requests: Array) -> tuple[Array, Array]:
         gathered = np.where(self.attention_replicas > 1.0, self.attention_replicas, self.max_prefill_prompts)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
-from xlperf.equations.serving.queueing import Steady, longest_output
+from xlperf.equations.serving.queueing import Steady, last_output
 
 _MOST_ITERATIONS, _BISECTION = 80, 5  # most iterations of the root search; every fifth bisects
 _SAME = 1e-12  # relative tolerance of the root [-]
@@ -281,9 +281,9 @@ def pooled_run_rate(
     r"""Requests per second over a finite run of two pools, until its last request ends.
 
     Both pools are busy as in the steady state until the last requests decode. With varying outputs these end one by
-    one, in ever smaller batches; x(n) as in :func:`xlperf.equations.serving.queueing.longest_output`.
+    one, in ever smaller batches; x as in :func:`xlperf.equations.serving.queueing.last_output`.
 
-    .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
+    .. math:: X_N = \frac{N}{N / X + N_s\,x(N, \min(n, N))\,t(1)}
 
     Source: H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
 
@@ -309,5 +309,5 @@ def pooled_run_rate(
     ends = ~np.isnan(run)
     total = np.where(ends, np.maximum(run, 1.0), 1.0)
     together = np.maximum(np.minimum(array(running), total), 1.0)
-    tail = array(decode_steps) * array(last_step) * longest_output(together, output_variation)
+    tail = array(decode_steps) * array(last_step) * last_output(total, together, output_variation)
     return np.asarray(np.where(ends, total / (total / steady + tail), steady + 0.0 * tail))

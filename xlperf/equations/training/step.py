@@ -229,10 +229,14 @@ def _stage_times(setting: Setting, blocks: _BlockTimes, contents: StageContents)
     cores = calls[..., CORES]
     context, context_backward = total(cores * blocks.context_forward), total(cores * blocks.context_backward)
     host, launches, counts = _host_times(setting, contents)
-    waiting = np.maximum(host - layer_forward - tensor * block_count - context, 0.0) + launches + counts
+    beside = tensor * block_count + context
+    waiting, waiting_again = (  # a pass that is repeated leaves out products whose outputs no gradient needs
+        np.maximum(host - kernels - beside, 0.0) + launches + counts
+        for kernels in (layer_forward, layer_forward - left_out)
+    )
     waiting_backward = host - layer_backward - tensor_backward * block_count - context_backward
     waiting_backward = np.maximum(waiting_backward, 0.0) + 2.0 * launches
-    whole_waiting = waiting * (passes - 1.0) + waiting_backward
+    whole_waiting = waiting + waiting_again * (passes - 2.0) + waiting_backward
     whole_context = context * (passes - 1.0) + context_backward
 
     # expert exchanges, of which two-batch overlap hides a part
