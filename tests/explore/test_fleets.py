@@ -314,9 +314,9 @@ def test_owning_is_a_newsvendor_and_certainty_costs_nothing(catalog: Catalog) ->
 def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
     asked = SMALL | {"model": "Qwen2.5-VL-7B"}
     form = form_of(asked | {"images": 2.0, "image_width": 1280.0, "image_height": 720.0})
-    answer, best = answer_of(form, catalog), serving_ways(form, catalog)[0]
+    answer, plan = answer_of(form, catalog), ways_of(form, catalog)[0].take([0])
     assert answer["image_tokens_per_request"] == 2 * 1196.0
-    assert answer["ttft"] == evaluate(best.plan, catalog).number("ttft")[0]
+    assert answer["ttft"] == evaluate(plan, catalog).number("ttft")[0]
     # As many tokens of text need no encoder; without images their size is of no consequence.
     text, alone, none = (
         answer_of(form_of(asked | more), catalog)
@@ -333,6 +333,30 @@ def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
     assert pooled["monthly_cost"] == pytest.approx(pooled["accelerators"] * pooled["hour_price"] * 730.0 * 3600.0)
     assert f"{pooled['encode_accelerators']:.0f} encode images" in pooled["answer"]
     assert "has no vision encoder" in answer_of(form_of(SMALL | {"images": 1.0}), catalog)["answer"]
+
+
+@pytest.mark.parametrize("demand", [{"users": 10.0}, {"users": 700.0}, {"users": np.nan, "request_rate": 3.0}])
+def test_an_answer_is_of_the_load_of_the_question(catalog: Catalog, demand: dict[str, float]) -> None:
+    """Copies share the requests in flight: their plans have as many, and the answer what they take then."""
+    asked = SMALL | demand
+    plans, answers = ways_of(form_of(asked), catalog)
+    results, copies = evaluate(plans, catalog), answers.number("copies")
+    shares, served = plans.number("concurrency"), answers.number("tokens_per_second")
+    assert (shares >= answers.number("users") / copies * (1.0 - 1e-9)).all()
+    assert (shares <= np.ceil(serving_users(form_of(asked), catalog) / copies)).all()
+    np.testing.assert_allclose(served, answers.number("users") / shares * results.number("tokens_per_second"))
+    if asked["users"] != asked["users"]:
+        np.testing.assert_allclose(served, 3.0 * float(plans.number("output_length")[0]))
+    assert (results.number("ttft") <= asked["ttft_target"] * (1.0 + 1e-9)).all()
+    # At one bill the first way says why another makes more tokens.
+    first = answers.number("accelerators") == answers.number("accelerators")[0]
+    cheaper = served[first].max() * 0.95 >= served[0]
+    assert ("At the same bill" in answer_of(form_of(asked), catalog)["answer"]) == cheaper
+
+
+def serving_users(form: Table, catalog: Catalog) -> np.ndarray:
+    """Requests in flight of each way with copies that are full."""
+    return np.array([way.users for way in serving_ways(form, catalog)])
 
 
 @pytest.mark.parametrize("software", ["vllm", "sglang", "TensorRT-LLM"])
@@ -471,9 +495,9 @@ def test_a_prefill_pool_may_have_other_accelerators(catalog: Catalog) -> None:
 
 
 def test_the_curve_of_a_way_goes_through_its_answer(catalog: Catalog) -> None:
-    result = answer_of(form_of(SMALL), catalog)
-    assert result["curve_speed_6"] == pytest.approx(result["tokens_per_second_per_user"], rel=1e-12)
-    assert result["curve_throughput_6"] == pytest.approx(result["tokens_per_second_per_accelerator"], rel=1e-12)
+    result, full = answer_of(form_of(SMALL), catalog), serving_ways(form_of(SMALL), catalog)[0].results
+    assert result["curve_speed_6"] == pytest.approx(full["tokens_per_second_per_user"][0], rel=1e-12)
+    assert result["curve_throughput_6"] == pytest.approx(full["tokens_per_second_per_accelerator"][0], rel=1e-12)
     speeds, rates = ([result[f"curve_{name}_{n}"] for n in range(1, 9)] for name in ("speed", "throughput"))
     assert speeds == sorted(speeds, reverse=True) and rates == sorted(rates)
 

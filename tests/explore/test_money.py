@@ -194,7 +194,7 @@ def test_from_the_break_even_load_on_own_accelerators_cost_no_more(catalog: Cata
     for share, cheaper in ((1.001, True), (0.999, False)):
         copies = np.ceil(share * users / result["concurrency"])
         size = result["server_size"] * np.ceil(copies * result["copy_size"] / result["server_size"])
-        tokens = share * users * result["tokens_per_second"] / result["users"]
+        tokens = share * users * result["curve_throughput_6"] * result["copy_size"] / result["concurrency"]  # if full
         assert (size * result["hour_price"] <= tokens * price / MW) == cheaper
     assert "cheaper" in answered("serve", catalog, SERVED, hour_price="0.1")["api_answer"]
     assert "At no load" in answered("serve", catalog, SERVED, hour_price="50")["api_answer"]
@@ -273,6 +273,6 @@ def test_users_need_no_more_than_the_best_known_way(
     """Fleets that a brute force over the engine found once, as bars for the headline and for one pool."""
     asked = {"model": model, "accelerator": accelerator, "users": f"{users}", "prompt_length": "2000",
              "output_length": "500", "speed_per_user": f"{speed}", "ttft_target": "2000"}  # fmt: skip
-    ways = serving_ways(form_of("serve", asked), catalog, all_engines=False)
+    ways = serving_ways(form_of("serve", asked), catalog)
     assert ways[0].accelerators <= most
     assert min(way.accelerators for way in ways if way.way[1] == ONE) <= most_in_one

@@ -164,9 +164,9 @@ class Probed(NamedTuple):
         keys = distinct_keys(every.plans)
         return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
 
-    def near(self) -> Probed:
-        """The plans whose fleets or needs are not far beyond the least."""
-        near = (self.fleet <= FAR * self.fleet.min()) | (self.need <= FAR * self.need.min())
+    def near(self, ratio: float) -> Probed:
+        """The plans whose fleets or needs are within a ratio to the least."""
+        near = (self.fleet <= ratio * self.fleet.min()) | (self.need <= ratio * self.need.min())
         return self.take(np.flatnonzero(near))
 
     def smallest(self) -> Probed:

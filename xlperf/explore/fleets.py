@@ -25,6 +25,7 @@ from xlperf.explore.fleet_plans import (
     DISPATCH,
     DPA,
     EQUAL,
+    FAR,
     LOAD,
     NEVER,
     ONE,
@@ -66,6 +67,10 @@ inside a server, and the number with replicas of equal sizes. [-]
 LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
+_HOPELESS = 1.4
+"""Ratio to the least need beyond which a way is not refined if only the cheapest is asked for: refinement lowers needs
+by a quarter at most. [-]
+"""
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
@@ -103,12 +108,13 @@ class FleetSearch(FleetMappings):
         """
         self.rivals = "software" if all_engines else "mode"  # column whose values only the cheapest plan is read of
         pools = TWO in modes and self.output > 1.0
+        self.far, self.spread = (FAR, SPREAD) if all_engines else (_HOPELESS, _HOPELESS)
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
         if WHOLE in parts:
             best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
             if self.waiting > _PATIENT:  # waiting requests change the order of sizes
-                best_copies.append(parts[WHOLE].near().best(1, "software", TP, PP))
+                best_copies.append(parts[WHOLE].near(FAR).best(1, "software", TP, PP))
             alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
@@ -188,11 +194,11 @@ class FleetSearch(FleetMappings):
             if not starts.any():
                 continue
             startable = known.take(np.flatnonzero(starts))
-            best = startable.near().best(OF_SIZE, TP, PP).plans
+            best = startable.near(self.far).best(OF_SIZE, TP, PP).plans
             tried = [best, *self.other_options(best)]
             if len(self.engines) > 1:
                 tried.append(
-                    startable.take(np.flatnonzero(startable.need <= SPREAD * startable.need.min()))
+                    startable.take(np.flatnonzero(startable.need <= self.spread * startable.need.min()))
                     .best(1, TP, DPA, PP)
                     .plans
                 )
@@ -207,10 +213,10 @@ class FleetSearch(FleetMappings):
         if any(len(own) for own in staged.values()):
             deep = self.roomy({part: own for part, own in staged.items() if len(own)}, len(self.engines))
             found |= {part: stacked([found[part], own]) for part, own in deep.items()}
-        result = self.probed(found)
-        tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
+        result = self.promising(self.probed(found))
+        tried = {part: self.on_engines(part, own) for part, own in result.items()}
         more = self.probed(self.roomy(tried))
-        result = {part: Probed.joined([result[part], more[part]]) for part in tried}
+        result = self.promising({part: Probed.joined([result[part], more[part]]) for part in tried})
         tried = {}
         for part, known in result.items():
             near = known.best(EACH, "software").plans
@@ -225,6 +231,27 @@ class FleetSearch(FleetMappings):
         fits = self.fits(tried)
         more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
+
+    def promising(self, found: Mapping[str, Probed]) -> dict[str, Probed]:
+        """Parts with plans; if only the cheapest way is asked for, those of engines and pools that come near it."""
+        demand, costs = self.demand, dict[tuple[str, str], float]()
+        found = {part: own for part, own in found.items() if len(own.plans)}
+        if self.rivals == "software":
+            return found
+        for part, own in found.items():
+            engines = own.plans["software"]
+            costs |= {(part, name): float(own.need[engines == name].min()) for name in set(engines.tolist())}
+        # A pair of pools costs its shares per request, at about the rate at which the users of one pool come back.
+        rate = demand.rate if demand.is_rate else demand.users / max((self.output - 1.0) * demand.tpot, ROUND)
+        for engine in self.engines:
+            each = [costs.pop((part, engine), np.inf) for part in (DECODE, PREFILL)]
+            costs[TWO, engine] = rate * float(self.machines.priced(tuple(np.array(each))))
+        most = _HOPELESS * min(costs.values())
+        good = {part: [engine for engine in self.engines if costs.get((part, engine), np.inf) <= most]
+                for part in (WHOLE, TWO)}  # fmt: skip
+        near = {part: np.isin(own.plans["software"], good[WHOLE if part == WHOLE else TWO])
+                for part, own in found.items()}  # fmt: skip
+        return {part: own.take(np.flatnonzero(near[part])) for part, own in found.items() if near[part].any()}
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """Accelerators that plans of each part need at their largest loads within targets; known plans are left out."""
@@ -320,14 +347,14 @@ class FleetSearch(FleetMappings):
         own, others = whole_replicas(pairs, rate, share, self.demand)
         whole = self.machines.priced((own * size, others * other_size))
         order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
-        engines = decoders["software"][rows]
+        engines, rivals = decoders["software"][rows], decoders[self.rivals][rows]
         deep = decoders.number(PP)[rows], prefillers.number(PP)[columns]
         keys = engines, size, other_size, *deep
         sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
         order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, engines[order].tolist(), PAIRS // len(self.demand.queues))
+        cheap = first_of_keys(order, rivals[order].tolist(), PAIRS // len(self.demand.queues))
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
-        best = np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL))
+        best = np.union1d(cheap, first_of_keys(small, rivals[small].tolist(), SMALL))
         rows, columns = rows[best], columns[best]
         plans = decoders.take(rows)
         chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}

@@ -43,7 +43,7 @@ from xlperf.explore.objectives import PLAN, TABLES, Answer, Limit
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.rl import rl_answer
 from xlperf.explore.search import stacked
-from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
+from xlperf.explore.serve import NOTHING, as_asked, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
@@ -159,7 +159,8 @@ def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
     fleets = serving_ways(form, part)
-    plans = stacked([fleet.plan for fleet in fleets]) if fleets else Table("inference", {})
+    shown = as_asked(form, fleets, part)
+    plans = stacked([fleet.plan for fleet in shown]) if fleets else Table("inference", {})
     return plans, answers_table(form, way_answers(form, fleets, part))
 
 

@@ -113,8 +113,11 @@ def copy_words(form: Table, answer: Answer) -> str:
     return many if is_given and answer["copies"] > 1.0 else ""
 
 
-def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
-    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper."""
+def against_api(form: Table, catalog: Catalog, result: Answer, per_user: float) -> Answer:
+    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper.
+
+    ``per_user``: output of a full copy for each of its users. [token/s]
+    """
     table = catalog.tables["api_prices"]
     model = catalog.rows("models", form.text("model")[:1], form, "model")
     rows = np.flatnonzero(catalog.known_rows("models", table.text("model")) == model)
@@ -127,7 +130,6 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     best = int(np.argmin(each))
     price, row = float(each[best]), rows[best]
     hour, size, load = (result[name] for name in ("hour_price", "copy_size", "concurrency"))
-    per_user = result["tokens_per_second"] / result["users"]
     users = float(break_even_load(hour, size, result["server_size"], load, per_user * price))
     users = users if np.isfinite(users) else np.nan
     tokens = users * per_user * DAY

@@ -27,6 +27,7 @@ from xlperf.explore.fleet_plans import (
     DEGREES,
     LOAD,
     ONE,
+    ROUND,
     TWO,
     Demand,
     Fleet,
@@ -104,8 +105,9 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
         each = "s are" if len(fleets) > 1 else " is"
         return no_answer(f"way {way:g} is asked for, and {len(fleets)} way{each} known")
     fleet = fleets[int(way) - 1]
-    hours, size = hours_of(form, fleet.plan, fleet.results, catalog)[0], sized(fleet, catalog)
-    answer = _answer(form, fleets, int(way), hours, catalog)
+    shown, size = as_asked(form, fleets, catalog), sized(fleet, catalog)
+    hours = hours_of(form, shown[int(way) - 1].plan, shown[int(way) - 1].results, catalog)[0]
+    answer = _answer(form, fleets, int(way), shown, hours, catalog)
     return answer | owning_answer(size, hours, fleet.plan, fleet.results, float(form.filled("hours_per_month")[0]))
 
 
@@ -113,9 +115,29 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
     """Answers of all ways to serve the demand of a form."""
     if not fleets:
         return []
-    plans, results = stacked([fleet.plan for fleet in fleets]), stacked([fleet.results for fleet in fleets])
+    shown = as_asked(form, fleets, catalog)
+    plans, results = stacked([fleet.plan for fleet in shown]), stacked([fleet.results for fleet in shown])
     hours = hours_of(form, plans, results, catalog)
-    return [_answer(form, fleets, way, each, catalog) for way, each in enumerate(hours, start=1)]
+    return [_answer(form, fleets, way, shown, each, catalog) for way, each in enumerate(hours, start=1)]
+
+
+def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+    """Fleets with a copy at its share of the requests in flight, unless the form states it: it may be far from full."""
+    loads = np.array([float(fleet.plan.number(LOAD)[0]) for fleet in fleets])
+    users = np.array([fleet.users for fleet in fleets])
+    shares = np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND))
+    rows = np.flatnonzero(shares < loads) if np.isnan(form.number(LOAD)[0]) else []
+    if not len(rows):
+        return fleets
+    plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
+    results, shown = evaluate(plans, catalog), list(fleets)
+    for place, row in enumerate(rows):
+        own = results.take([place])
+        fleet, sooner = fleets[row], 1.0
+        if not np.isnan(form.number("request_rate")[0]):
+            sooner = own.stated("latency") / fleet.results.stated("latency")
+        shown[row] = fleet._replace(plan=plans.take([place]), results=own, users=fleet.users * sooner)
+    return shown
 
 
 def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
@@ -343,26 +365,33 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
-def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: Catalog) -> Answer:
-    fleet = fleets[way - 1]
-    plan, results = fleet.plan, fleet.results
+def _answer(
+    form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: Hours, catalog: Catalog
+) -> Answer:  # fmt: skip
+    """Answer with one of the ways; ``shown``: with their copies at the load of the question."""
+    fleet, plan, results = fleets[way - 1], shown[way - 1].plan, shown[way - 1].results
     answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
     fleet_size = sized(fleet, catalog)
-    users, load, size, server, *_, longer, _ = fleet_size
+    _, load, size, server, *_, longer, _ = fleet_size
     answer["tokens_per_second_per_accelerator"] /= longer
     copies, kinds = fleet_size.whole()
     answer |= {name: float(plan.number(name)[0]) for name in (*DEGREES, *_CHOSEN) if name in plan}
-    answer |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
+    answer |= {
+        "copies": float(np.ceil(copies)),
+        "copy_size": size,
+        "concurrency": load,
+        "users": (users := shown[way - 1].users),
+    }
     answer["encode_accelerators"] = fleet_size.encoders(copies)
     answer |= {"server_size": server, "servers": fleet_size.servers, "way": float(way), "num_ways": float(len(fleets))}
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
         answer |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
     answer["request_rate"] = users / float(results.number("latency")[0])
-    rate = users / load * float(results.number("tokens_per_second")[0]) / longer
+    rate = _tokens(shown[way - 1])
     fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(unread_score(SURE))}
     for end, score in scores.items():
-        further = float(band_factor(results, "tpot", score)[0]) / longer
+        further = float(band_factor(fleet.results, "tpot", score)[0]) / longer
         fleet_sizes[f"_{end}"] = sum(fleet_size.whole(further)[1])
     count = fleet_sizes[""]
     answer |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
@@ -375,12 +404,11 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     answer["monthly_carbon"] = power * month * answer["carbon_per_million_tokens"] / answer["energy_per_token"]
     answer |= in_power(form, fleet_size, answer["request_rate"])
     answer["users_that_fit"] = fleet_size.copies_in(kinds) * load
-    answer["head_room"] = answer["users_that_fit"] / users - 1.0
-    answer["memory_used"] = answer["memory"] / answer["memory_capacity"]
-    answer["speed_used"] = answer["tpot"] * float(form.filled("speed_per_user")[0])
-    answer["ttft_used"] = float(np.nan_to_num(answer["ttft"] / form.number("ttft_target")[0]))
-    answer["users_used"] = users / answer["users_that_fit"]
-    answer["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(answer[name]))]
+    answer["head_room"] = answer["users_that_fit"] / fleet.users - 1.0
+    answer |= _used(form, results) | {"users_used": fleet.users / answer["users_that_fit"]}
+    most = _used(form, fleet.results)
+    roomy = answer["head_room"] >= _MANY - 1.0
+    answer["limit"] = "a whole server is the least" if roomy else _LIMITS[max(_LIMITS, key=lambda name: most[name])]
     answer["price_basis"] = hours.basis
     answer |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
     answer["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
@@ -390,6 +418,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
     cost = copy_words(form, answer) + cost_words(form, hours, count / rate * MILLION, " per million output tokens")
     words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost) + _nearer(fleets, way, accelerator)
+    words += _at_same_bill(shown) if way == 1 else ""
     stored = computed_formats(plan, catalog)
     weights = str(stored.text("precision")[0])
     products = str(stored.text("activation_precision")[0]) or weights
@@ -401,7 +430,18 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     answer["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
     words += "" if answer["kv_precision"] == usual else f" Cache in {answer['kv_precision'].upper()}."
     answer["answer"] = words + power_words(form, answer) + lacking_words(hours)
-    return answer | against_api(form, catalog, answer) | {"defaults_used": _defaults(plan)}
+    full = _tokens(fleet) / fleet.users
+    return answer | against_api(form, catalog, answer, full) | {"defaults_used": _defaults(plan)}
+
+
+def _used(form: Table, results: Table) -> dict[str, float]:
+    """Shares of the memory and of the targets of a form that a copy uses."""
+    late = results.stated("ttft") / form.number("ttft_target")[0]
+    return {
+        "memory_used": results.stated("memory") / results.stated("memory_capacity"),
+        "speed_used": results.stated("tpot") * float(form.filled("speed_per_user")[0]),
+        "ttft_used": float(np.nan_to_num(late)),
+    }
 
 
 _CHOSEN = (
@@ -437,6 +477,31 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
         return " No measured run is near this way or any other: treat it as an estimate."
     there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words} are near measured runs"
     return f" No measured run is near this way: treat it as an estimate; {there}."
+
+
+_CHEAPER = (
+    0.95  # ratio of the cost of a token at the same bill from which on an answer says why it is not the first [-]
+)
+
+
+def _tokens(fleet: Fleet) -> float:
+    """Output tokens of a fleet. [token/s]"""
+    return fleet.users / fleet.plan.stated(LOAD) * fleet.results.stated("tokens_per_second")
+
+
+def _at_same_bill(fleets: list[Fleet]) -> str:
+    """A sentence on a way that makes more tokens at the bill of the first, and why it comes later."""
+    first = fleets[0]
+    best = max((fleet for fleet in fleets if fleet.price <= first.price * (1.0 + ROUND)), key=_tokens)
+    ratio = _tokens(first) / _tokens(best)
+    if not ratio <= _CHEAPER:
+        return ""
+    why = f"in copies of {best.plan.stated('num_accelerators'):,.0f}"
+    if best.order[1] != first.order[1]:
+        why = "further from measured runs"
+    elif best.used > first.used:
+        why = f"on {best.used:,.0f} accelerators in use, not {first.used:,.0f}"
+    return f" At the same bill a token costs {percent(1.0 - ratio, 0)} less with {best.words}, {why}."
 
 
 _LABELS = {"fp4": "NVFP4"}  # names of formats in answers; others as their first word in capitals
