@@ -112,3 +112,12 @@ def test_a_usual_value_in_a_unit_a_thousand_times_smaller_is_refused(kind: str) 
             if len(values) and not column.limits[1] < 1000.0 * np.median(values) and not FREE.search(column.name):
                 open_ended.append(column.name)
     assert open_ended == []
+
+
+def test_rented_and_owned_accelerators_pay_one_price_of_energy() -> None:
+    """A reader compares both; the defaults of blank cells too."""
+    known = list[float]()
+    for kind in ("prices", "servers"):
+        declared = table_schema(kind).by_name["energy_price"]
+        known += [float(declared.default) * unit_of(declared).factor, *shipped_tables()[kind].filled("energy_price")]
+    np.testing.assert_allclose(known, known[0], rtol=1e-9)

@@ -98,6 +98,14 @@ def test_an_old_name_does_what_the_new_command_does(command: Command, plans: Pat
     assert old.err.splitlines()[1:] == new.err.splitlines()
 
 
+def test_named_results_need_no_variation(command: Command, plans: Path) -> None:
+    named = command("evaluate", plans, "--result", "step time", "--row", 1, "-o", "-")
+    whole = command("evaluate", plans, "-o", "-")
+    assert named.code == 0, named.err
+    (row,) = csv_rows(named.out)
+    assert row == {name: csv_rows(whole.out)[0][name] for name in row} and len(row) == 2
+
+
 def test_options_of_another_task_are_named_with_it(command: Command, plans: Path) -> None:
     assert "--samples goes with xlperf evaluate --vary" in command("evaluate", plans, "--samples", 3).err
     assert "--points goes with xlperf search --frontier" in command("search", plans, "--points", 3).err

@@ -47,6 +47,12 @@ def test_more_cache_takes_cores_so_that_some_of_it_is_best(catalog: Catalog) -> 
     np.testing.assert_allclose(results.number("cache"), np.array([4, 16, 32, 64, 128, 256, 512]) * 1e6, rtol=1e-9)
 
 
+def test_a_factor_of_an_automatic_entry_counts_from_what_auto_chooses(catalog: Catalog) -> None:
+    chosen = float(evaluate_forms(form(), catalog).number("cache")[0])
+    forms, _ = varied_forms(form(), [("cache", ["x0.5", "x2", "auto"])], "--vary", catalog)
+    np.testing.assert_allclose(forms.number("cache"), [0.5 * chosen, 2.0 * chosen, np.nan])
+
+
 def test_area_that_cache_takes_is_what_cores_lose(catalog: Catalog) -> None:
     sizes = ("8", "64", "400")
     result = designs_of([form(cache=size) for size in sizes] + [form()], catalog).results

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from xlperf.base.errors import InputError
 from xlperf.base.units import HOUR
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.schema import first_words
+from xlperf.catalog.schema import first_words, shown_columns
 from xlperf.explore.day import HOURS, best_units, copies_by_hour, day_answer
 from xlperf.explore.forms import form_of
 from xlperf.explore.objectives import TABLES, Answer
@@ -158,3 +158,9 @@ def test_words() -> None:
     ):
         with pytest.raises(InputError, match=words):
             answer(**wrong)
+
+
+def test_what_the_sheet_shows_of_an_hour_adds_up_to_the_fleet() -> None:
+    shown, busy = shown_columns("day_hours", "front"), answer(training_model="Meta-Llama-3.1-8B")
+    uses = [name for name in ("serving", "starting", "training", "idle") if name in shown]
+    np.testing.assert_allclose(sum(busy[TABLES][HOURS][name] for name in uses), busy["accelerators"])

@@ -14,7 +14,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.explore import quote
-from xlperf.explore.forms import form_of
+from xlperf.explore.forms import answered, form_of
 from xlperf.explore.objectives import TABLES, Answer
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
 
@@ -176,3 +176,20 @@ def test_bad_claims_are_named() -> None:
         ask(SERVED, claimed_value=1, claim_kind="mfu")
     with pytest.raises(InputError, match="unknown model"):
         ask(SERVED, claimed_value=1, model="Llama-9")
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "said", "silent"),
+    [
+        ("quote", {}, "claimed value 90,000", ("sequence length", "acceptance rate")),
+        ("quote", {"workload": "training", "claim_kind": "mfu"}, "sequence length 4,096", ("output length",)),
+        ("spares", {"workload": "serving", "num_accelerators": "1024"}, "num accelerators 1,024", ("storage", "model")),
+        ("spares", {}, "storage bandwidth 2,000 GB/s", ("drive bandwidth",)),
+    ],
+)
+def test_a_question_is_repeated_without_what_has_no_effect(
+    kind: str, entries: dict[str, str], said: str, silent: tuple[str, ...]
+) -> None:
+    given = {"claimed_value": "90000"} | entries if kind == "quote" else entries
+    asked = answered(kind, given, load_catalog()).notes[-1]
+    assert said in asked and not any(words in asked for words in silent), asked

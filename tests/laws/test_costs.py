@@ -384,7 +384,8 @@ def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: st
         seen.update(bridge["line"][rows].tolist())
     both = np.isfinite(result[ALL_IN[kind]]) & np.isfinite(owned["hour_cost"])
     assert len(dict.fromkeys(bridge["plan"].tolist())) == both.sum() > 5
-    assert {"rented, sheet prices", "owner, sheet servers", "power of server and network"} <= seen
+    within = "owner, sheet servers, within one server: no network"
+    assert {"rented, sheet prices", within, "power of server and network"} <= seen
 
 
 def test_a_report_shows_one_cost_for_a_plan() -> None:

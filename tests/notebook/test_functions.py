@@ -186,6 +186,21 @@ def test_diagnose(command: Command, written: Callable[..., Path], tmp_path: Path
     assert {"steps", "plan"} == set(beside.tables) and len(beside.tables["plan"]) == 1
 
 
+def test_diagnose_reads_a_log_as_the_command_does(command: Command, tmp_path: Path) -> None:
+    log, out = tmp_path / "run.log", tmp_path / "out.json"
+    flags = "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 8 --seq-length 4096 --bf16"
+    step = "elapsed time per iteration (ms): 6000.0 | global batch size: 8 |"
+    log.write_text(
+        f"torchrun pretrain_gpt.py {flags}\n iteration 10/ 20 | {step}\n iteration 20/ 20 | {step}\n", "utf-8"
+    )
+    given = {"model": "Llama3-70B", "accelerator": "H100", "num accelerators": 8}
+    texts = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    done = command("diagnose", log, *texts, "-o", out)
+    result = xlperf.diagnose(log, set=given)
+    assert same(result, json.loads(out.read_text(encoding="utf-8"))) and result.found == (done.code == 0)
+    assert "measured step time 6 s" in result.answer
+
+
 def test_uncertainty_and_worth(command: Command, written: Callable[..., Path]) -> None:
     path = written(TRAIN, {**TRAIN, "name": "b", "tensor parallel": 4})
     plans = pd.read_csv(path)
@@ -230,8 +245,7 @@ def test_signatures_are_those_of_the_commands() -> None:
         "help",
         "plans",
         "measured",
-        "set",
-    }  # with_own_runs makes a catalog; --set completes a log or launch file, a frame states its columns
+    }  # with_own_runs makes a catalog
     in_other_words = {"least": "largest", "no_band": "band", "no_ranges": "ranges"}
     for name in set(xlperf.__all__) - {"Catalog", "InputError", "Table", "XlperfError", "__version__",
                                        "load_catalog", "read_plans", "with_own_runs"}:  # fmt: skip

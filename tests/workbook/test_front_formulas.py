@@ -50,7 +50,7 @@ def test_a_note_has_the_value_of_the_sheet_unless_the_entry_is_stated() -> None:
         return str(live.value_of(looked_up(words, "C1", entries, live.columns), "s"))
 
     energy = "→ {prices.energy_price accelerator*1000:0} a MWh|as the sheets"
-    assert note(energy) == "→ 80 a MWh"  # a blank cell has the default of its column
+    assert note(energy) == "→ 83 a MWh"  # a blank cell has the default of its column
     live.values["s", "C3"] = "own"
     assert note(energy) == "→ 30 a MWh"
     domains = [note(f"→ {{failures.mtbf fleet {domain}:#,##0}}|none") for domain in ("rack", "switch")]

@@ -513,17 +513,6 @@ def amount_of(declared: Column, text: str) -> float:
     return float(f"{number * given.factor / own.factor:.15g}")
 
 
-def entry_words(column: Column, value: str) -> str:
-    """An entry in words: its name and its value, a number with its unit.
-
-    >>> from xlperf.catalog.schema import column
-    >>> entry_words(column("serve", "ttft_target"), "2000"), entry_words(column("serve", "model"), "GPT")
-    ('ttft target 2000 ms', 'model GPT')
-    """
-    unit = column.unit if column.unit != "-" and number_of(value) == number_of(value) else ""
-    return f"{column.words} {value} {unit}".rstrip()
-
-
 def plain_number(declared: Column, text: str) -> str:
     """The text of an entry without a unit or parted thousands."""
     number = amount_of(declared, text) if declared.kind == "number" else float("nan")

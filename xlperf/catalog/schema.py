@@ -555,10 +555,7 @@ def title_of(column: Column, word: str) -> str:
 def displayed(column: Column, values: np.ndarray) -> tuple[str, list[str]]:
     """Unit and cells of a column as people read it: shares in per cent, no unit for a plain number."""
     if column.name in PER_CENT and column.kind in ("number", "result"):
-        shares = (100.0 * values).tolist()
-        if column.name in _ROUGH:
-            return "%", [f"{each:.1f}" if math.isfinite(each) else "" for each in shares]
-        return "%", alike(shares)
+        return "%", per_cent(values.tolist(), 1 if column.name in _ROUGH else 2)
     return column.unit if column.unit not in ("", "-") else "", cells(column, values)
 
 
@@ -572,6 +569,32 @@ PER_CENT = (
 """Results without a unit that people read in per cent."""
 _ROUGH = ("probability", "remainder")
 """Of these, what is never known to more than one decimal."""
+
+
+def per_cent(shares: Sequence[float], most: int = 2) -> list[str]:
+    """Shares in per cent with one decimal; with ``most`` if one of them is within 1 % of nothing or of all.
+
+    >>> per_cent([0.0904]), per_cent([0.5, 0.9986, 1.0]), per_cent([0.5, float("nan")])
+    (['9.0'], ['50.00', '99.86', '100.00'], ['50', ''])
+    """
+    known = [share for share in shares if math.isfinite(share)]
+    near = any(_NONE < min(abs(share), abs(1.0 - share)) < _NEAR for share in known)
+    whole = all(abs(100.0 * share - round(100.0 * share)) < _NONE for share in known)
+    decimals = 0 if whole else most if near else 1
+    return [f"{100.0 * share:,.{decimals}f}" if math.isfinite(share) else "" for share in shares]
+
+
+_NONE, _NEAR = 1e-9, 0.01
+"""Shares that count as nothing, and as near nothing or all. [-]"""
+
+
+def band_end(value: float) -> str:
+    """An end of a band: as :func:`rounded`, from 10,000 on three significant digits.
+
+    >>> band_end(32458.2), band_end(216.0), band_end(29.4512)
+    ('32,500', '216', '29.45')
+    """
+    return rounded(float(f"{value:.3g}") if abs(value) >= _IN_FULL else value)
 
 
 @cache

@@ -38,7 +38,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
 }
 _TASKS: dict[str, tuple[Task, ...]] = {
     "chip": (Task(("--devices",), device, "device"),),
-    "evaluate": (Task(("--vary",), sweep, "sweep", dropped=False),),
+    "evaluate": (Task(("--vary", "--result", "--objective", "--limit", "--top"), sweep, "sweep", dropped=False),),
     "search": (
         Task(("--target", "--least", "--largest"), solve, "solve", dropped=False),
         Task(("--frontier",), frontier, "frontier"),

@@ -212,7 +212,7 @@ def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str
     from xlperf.explore.vary import vary_line
 
     known = catalog_of(catalog, None)
-    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary")
+    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary", known)
     chip = form.kind == "chip"
     noun, ranked = ("chip", [RATE, "unit_cost"]) if chip else ("answer", shown_columns(f"{form.kind}_results", "tile"))
     with progress(len(forms), f"{len(forms):,} {noun}s") as done:
@@ -235,7 +235,8 @@ def _varied_page(
     from xlperf.explore.vary import vary_line
 
     asked, form = asked_form(kind, given)
-    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary")
+    known = catalog_of(catalog, None)
+    forms, names = varied_forms(form, [vary_line(text) for text in vary], "--vary", known)
     columns, texts = table_schema(kind).by_name, {}
     for name in names:
         one = columns[name]
@@ -243,7 +244,6 @@ def _varied_page(
         words = (str(value) if one.is_text else "" if value != value else f"{value:.6g}" for value in values)
         texts[name] = [*dict.fromkeys(word or "auto" for word in words)]
     first = {name: asked[name] if asked.get(name) in words else words[0] for name, words in texts.items()}
-    known = catalog_of(catalog, None)
     answer = answered(kind, given | first, known, required)
     _write_page(output, answer, known, texts)
     return 1 if answer.refused or answer.missed else 0

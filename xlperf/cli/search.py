@@ -39,7 +39,7 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
-from xlperf.cli.plans import is_launch_file, is_log, plan_or_launched
+from xlperf.cli.plans import plan_or_launched
 
 if TYPE_CHECKING:
     from xlperf.explore.asked import Doubts
@@ -207,6 +207,7 @@ def diagnose(
 ) -> None:  # fmt: skip
     """Rank what would explain that a run is slower or faster than its plan."""
     from xlperf.explore.remedy import Evidence, asked_diagnosis
+    from xlperf.interop.launch_files import is_launch_file, is_log
 
     plan = plan_or_launched(plans, chosen, given, catalog)
     if is_log(plans) and not (measured or logs or profile):

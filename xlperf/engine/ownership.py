@@ -294,7 +294,8 @@ def cost_bridge(
              for first, second in zip(*states, strict=True)]
             for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
         )  # fmt: skip
-    return _lines(plans, results, np.array(costs), np.array(energies))
+    networked = owned.pools[0].network + owned.pools[1].network > 0.0
+    return _lines(plans, results, np.array(costs), np.array(energies), networked)
 
 
 def _states(plans: Table, catalog: Catalog, owned: OwnedPlans, place: int) -> list[tuple[Array, Array]]:
@@ -316,8 +317,10 @@ def _state(terms: OwnerTerms) -> tuple[Array, Array]:
     return owned_cost_rate(*terms), terms.grid_power * terms.load_share
 
 
-def _lines(plans: Table, results: Table, costs: Array, energies: Array) -> Table:
-    """The lines of all plans, (lines, rows) each, as a table without lines that change nothing."""
+def _lines(plans: Table, results: Table, costs: Array, energies: Array, networked: np.ndarray) -> Table:
+    """The lines of all plans, (lines, rows) each, as a table without lines that change nothing. ``networked``: whether
+    servers of a plan need a network between them.
+    """
     known = np.isfinite(costs[0]) & np.isfinite(costs[-1])
     changes, energy_changes = (np.diff(values, axis=0, prepend=0.0) for values in (costs, energies))
     shown = (changes != 0.0) | (np.nan_to_num(energy_changes) != 0.0)
@@ -327,7 +330,7 @@ def _lines(plans: Table, results: Table, costs: Array, energies: Array) -> Table
     words[1] = MARGIN
     for place, (line, _) in enumerate(LINES, start=2):
         words[place] = line
-    words[-1] = "owner, sheet servers"
+    words[-1] = np.where(networked, "owner, sheet servers", "owner, sheet servers, within one server: no network")
     blank, last = np.full((1, len(plans)), np.nan), np.ones((1, len(plans)), dtype=bool)
     listed_lines = np.concatenate([shown, last]) & known
     order = np.argsort(np.nonzero(listed_lines)[1], kind="stable")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, added
-from xlperf.base.units import UNITS
+from xlperf.base.units import UNITS, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -313,9 +313,18 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
     if other is None or not other[RATE] > 0.0:
         return f"{made}; one serves {tokens:,.0f} token/s."
     ratio, worth = tokens / other[RATE], answer[_WORTH] / other[_WORTH]
-    per_dollar = f", {_times(worth)} per dollar of its price" if worth == worth else ""
+    per_dollar = (
+        f", {_times(worth)} per dollar of its price: {_price_bases(form, answer, other)}" if worth == worth else ""
+    )
     unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"
     return f"{made}; one serves {_times(ratio)} the tokens of a B200{per_dollar}{unpriced}."
+
+
+def _price_bases(form: Table, answer: Answer, other: Answer) -> str:
+    """The price of a chip and of the accelerator beside it, and what each is made of."""
+    share = percent(float(form.filled("margin_share")[0]), 0)
+    listed = f"{dollars(other[PRICE])} on the sheet prices"
+    return f"{dollars(answer[PRICE])} with its server at a margin of {share}, against {listed}"
 
 
 def _times(ratio: float) -> str:

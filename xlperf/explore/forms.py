@@ -16,15 +16,18 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.parse import entry_words, plain_number, table_from_rows
+from xlperf.catalog.entries import asked_words
+from xlperf.catalog.parse import plain_number, table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
     PER_CENT,
     Part,
     auto_columns,
+    band_end,
     column,
     first_words,
     parts,
+    per_cent,
     questions,
     results_of,
     rounded,
@@ -247,17 +250,20 @@ AXES: dict[str, tuple[str, ...]] = {
 """Varied entries in the table of the front sheet, with their first values."""
 
 
-def varied_forms(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
+_Lines = Sequence[tuple[str, Sequence[str]]]
+
+
+def varied_forms(form: Table, lines: _Lines, place: str, catalog: Catalog | None = None) -> tuple[Table, list[str]]:
     """A form with every combination of values of some entries, the last one fastest, and the varied entries.
 
-    ``lines``: header of an entry, and its values: numbers, factors as ``x2``, ``auto`` and names. InputError, at
-    ``place``, has every fault.
+    ``lines``: header of an entry, and its values: numbers, factors as ``x2``, ``auto`` and names. A factor of an entry
+    that is ``auto`` counts from what the answer by ``catalog`` has for it. InputError, at ``place``, has every fault.
     """
     columns: dict[str, np.ndarray] = {}
     faults: list[Fault] = []
     for header, words in lines:
         try:
-            name, values = _read(form, header, [word.strip() for word in words], place)
+            name, values = _read(form, header, [word.strip() for word in words], place, catalog)
             if name in columns:
                 raise InputError(Fault(place, f"{name.replace('_', ' ')} is given twice"))
             columns[name] = values
@@ -265,8 +271,7 @@ def varied_forms(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
             faults += error.faults
     if faults:
         raise InputError(faults)
-    number = prod(map(len, columns.values()))
-    if number > MOST_CHIPS:
+    if (number := prod(map(len, columns.values()))) > MOST_CHIPS:
         raise InputError(Fault(place, f"these are {number:,} rows; a table has {MOST_CHIPS:,} at the most"))
     forms, known = grid(form, columns), table_schema(form.kind).by_name
     auto = {name: forms[name] == "" if known[name].is_text else np.isnan(forms[name]) for name in columns}
@@ -280,13 +285,12 @@ def first_chips() -> Iterator[Table]:
     return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
 
 
-def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, np.ndarray]:
+def _read(form: Table, header: str, words: Sequence[str], place: str, known: Catalog | None) -> tuple[str, np.ndarray]:
     """An entry and its values, blank for ``auto``."""
     kind, stated = form.kind, [word for word in words if word.casefold() != "auto"]
     values: list[float | str] = []
     if not stated:
-        field = next(iter(parse_header(kind, [header]).fields), None)
-        if field is None:
+        if (field := next(iter(parse_header(kind, [header]).fields), None)) is None:
             read_variation(kind, [(header, ["1"])], place)  # says which entries there are
             raise InputError(Fault(place, f"unknown entry {header}"))
         name = field.column.name
@@ -300,6 +304,8 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         if asked.varied:
             name = asked.varied[0].name
             first = float(form.filled(name)[0])
+            if np.isnan(first) and known is not None:
+                first = float(evaluate_forms(form, known).columns.get(name, [np.nan])[0])
             if np.isnan(first):
                 raise InputError(Fault(place, f"{name.replace('_', ' ')} is auto: write values; {_CHOICE}"))
             values = (first * asked.varied[0].values).tolist()
@@ -318,7 +324,6 @@ _CHOICE = "the answer without a variation names what auto stands for"
 _WITHOUT = {"request_rate": "users", "facility_power_limit": "users", "num_accelerators": "users",
             "deadline": "num_accelerators", "workload": "copy_size"}  # fmt: skip
 """Entries that ask for what another one else states, or change its sense: the other one has no default beside them."""
-_OF_IMAGES = "images", "image_width", "image_height", "encoder_split"  # entries not shown without images
 ACCELERATORS = "accelerators"
 """Result of a fleet or a run that has an answer."""
 _NOUNS = {"chip_results": "chip", "serve_results": "fleet", "train_results": "run"}
@@ -389,13 +394,13 @@ class Answered(NamedTuple):
         for declared in map(results_of(self.kind).by_name.__getitem__, shown_columns(f"{self.kind}_results", "answer")):
             value = answer[declared.name]
             if declared.is_text or value != value:
-                said = [Shown(declared.name, declared.header, title_of(declared, str(value)))]
-                lines += said * (declared.is_text and self.says(declared.name))
+                if declared.is_text and self.says(declared.name):
+                    lines.append(Shown(declared.name, declared.header, title_of(declared, str(value))))
                 continue
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
-            band = f"{rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
-            words = f"{rounded(100.0 * value)} %" if declared.name in PER_CENT else rounded(value / factor)
+            band = f"{band_end(ends[0])} to {band_end(ends[1])}" if ends[0] == ends[0] else ""
+            words = f"{per_cent([value])[0]} %" if declared.name in PER_CENT else rounded(value / factor)
             lines.append(Shown(declared.name, declared.header, words, band))
         return lines
 
@@ -409,12 +414,9 @@ class Answered(NamedTuple):
         """Notes below an answer: its trust, the defaults used, and the question."""
         answer = self.answer
         sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
-        silent = _OF_IMAGES if self.form.get("images") == "0" else ()
-        said = {name: value for name, value in self.form.items() if value not in ("", "auto") and name not in silent}
-        asked = ", ".join(entry_words(table_schema(self.kind).by_name[name], value) for name, value in said.items())
         basis = str(answer.get("price_basis", ""))
         taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
-        lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))
+        lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked_words(self.kind, self.form)))
         return [f"{words}{text}" for words, text in lines if text]
 
 

@@ -17,6 +17,7 @@ from xlperf.base.arrays import Array, known_or
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION, percent
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import band_end
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
@@ -236,7 +237,7 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
         f"{_short(answer['claimed_value'])} {_UNITS[kind]} of {form.text('model')[0]} on {count:,.0f} {named} {verdict}"
     ]
     if answer["predicted_value"] == answer["predicted_value"]:
-        ends = f"{_short(answer['predicted_value_low'])} to {_short(answer['predicted_value_high'])}"
+        ends = " to ".join(band_end(answer[f"predicted_value_{end}"]) for end in ("low", "high"))
         parts.append(f"xlperf predicts {_short(answer['predicted_value'])} (80 %: {ends})")
     if answer["limit_value"] == answer["limit_value"]:
         parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added, ceil_div, divide, exp, total
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.units import DAY, HOUR, YEAR, percent
+from xlperf.base.units import DAY, HOUR, UNITS, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -218,6 +218,20 @@ def checkpoints_of(form: Table, work: Work, state: float) -> Answer:
     }  # fmt: skip
 
 
+def _pause_words(form: Table, work: Work, checkpoints: Answer) -> str:
+    """What a checkpoint stops the run for, and what its writing asks of the storage."""
+    if form.filled("asynchronous")[0] == 0.0:
+        return "a checkpoint stops the run until it is written"
+    each = checkpoints["checkpoint_size"] / work.accelerators / UNITS["GB"].factor
+    words = (
+        f"a checkpoint stops the run for a copy of {each:.2g} GB of each accelerator into host memory, no fixed pause"
+    )
+    if str(form.filled("checkpoint_tier")[0]) != "remote":
+        return words
+    share = checkpoints["restore_time"] / (checkpoints["checkpoint_interval"] + checkpoints["checkpoint_time"])
+    return f"{words}; writing it takes {percent(share, 0)} of the storage's rate"
+
+
 def swap_time(form: Table) -> float:
     """Time until a spare takes over beside the restart: none of a warm spare. [s]"""
     if str(form.filled("spare_kind")[0]) == "warm":
@@ -319,6 +333,7 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
             f"ever trains; give it about {cheapest:,} spares, or shortage elastic"
         )
     answer = _common(form, work, steps, rates, price, chosen) | checkpoints
+    answer["defaults_used"] += f"; {_pause_words(form, work, checkpoints)}"
     days = float(form.filled("run_time")[0]) / answer["effective_share"]
     each = work.unit_size * price * days
     target = float(form.filled("availability")[0])

@@ -252,6 +252,8 @@ def _remarks(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[st
     model, precision, name = stated.get("model", ""), stated.get("precision", AUTO), _checkpoint(stated)
     if model not in repositories():
         yield f"# {name} is in no repository that is known here: give the path of its checkpoint"
+    else:
+        yield f"# {name}, or your checkpoint of its shape (-Instruct); lengths are the plan's, yours may be longer"
     online = precision in ("fp8", "fp8-tensor") and stack != "trtllm"  # the engine quantises 16-bit weights itself
     stored = shape.stored
     if precision != AUTO and bits_of(precision) != bits_of(stored) and not (online and bits_of(stored) == "16"):

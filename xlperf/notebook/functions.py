@@ -46,6 +46,7 @@ from xlperf.explore.sweep import best_rows
 from xlperf.explore.sweep import sweep as swept
 from xlperf.explore.vary import Sampling
 from xlperf.explore.workers import all_processes
+from xlperf.interop.launch_files import is_log, launch_of_file
 from xlperf.notebook.result import (
     Content,
     GivenCatalog,
@@ -268,20 +269,30 @@ def solve(
 
 
 def diagnose(
-    plan: Plans, measured: Texts | Mapping[str, object] = (), catalog: GivenCatalog = None, *, log: Paths = (),
+    plan: Plans | str | os.PathLike[str], measured: Texts | Mapping[str, object] = (),
+    catalog: GivenCatalog = None, *, log: Paths = (),
     log_before: Paths = (), profile: str | os.PathLike[str] | None = None,
     profile_before: str | os.PathLike[str] | None = None, profile_steps: int | None = None,
-    before: Texts | Mapping[str, object] = (), top: int = 8, all: bool = False, most: int | None = None,
+    before: Texts | Mapping[str, object] = (), top: int = 8, all: bool = False,
+    set: Texts | Mapping[str, object] = (), most: int | None = None,
     most_accelerators: int = int(MOST_ACCELERATORS),
 ) -> Result:  # fmt: skip
     """Causes that would explain why a run is slower or faster than its plan, the likeliest first.
 
+    ``plan``: a plan, or the path of a launch file or a log; ``set``: what the file does not say.
     ``measured``: ``"step time=38"`` or ``{"step time": 38}``. ``log``, ``profile``: files of the run;
     ``..._before``: of a run before something changed. The table ``plan`` beside the result is the
     better plan of the remedy.
     """
-    table = one_plan(plan, "diagnose")
+    remarks: list[str] = []
+    if isinstance(plan, str | os.PathLike):
+        file = os.fspath(plan)
+        launched, remarks = launch_of_file(file, catalog_of(catalog)[0].tables["models"], texts_of("--set", set))
+        table, log = launched.plan, file if is_log(file) and not (measured or log or profile) else log
+    else:
+        table = one_plan(plan, "diagnose")
     known, notes = catalog_for(catalog, table)
+    notes += remarks
     resolved = resolve(table, known, **_bounds(most, most_accelerators))
     notes += resolved.notes.values()
     run, earlier = (
@@ -411,9 +422,9 @@ def _answers(
     if not vary:
         return _answer(kind, entries, catalog, inputs, limits)
     _, form = asked_form(kind, _entries(kind, entries))
-    forms, names = varied_forms(form, lines_of(vary), "--vary")
-    required = limits_of(kind, limits, "--limit")
     known, notes = catalog_of(catalog)
+    forms, names = varied_forms(form, lines_of(vary), "--vary", known)
+    required = limits_of(kind, limits, "--limit")
     with progress(len(forms), f"{len(forms):,} {'chips' if kind == 'chip' else 'answers'}") as done:
         table = varied_answers(forms, names, required, known, done)
     words = " ".join(table.none) or table.words

@@ -130,7 +130,7 @@ TRUST = {"MEASURED": "00734F", "INTERPOLATED": "9A6A00", "EXTRAPOLATED": "D55E00
 """Badges of plans, and their colours."""
 _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_share": "E69F00"}
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
-_LONG_TEXT = {"source": 140.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0,
+_LONG_TEXT = {"source": 240.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0,
               "dimensions": 44.0, "ffn_pattern": 44.0}  # fmt: skip
 _WIDE_LETTER = 1.1
 """Width of a letter of names in capitals, over that of a letter of a sentence. [-]"""

@@ -170,7 +170,8 @@ def test_cache_is_not_free() -> None:
     ("entries", "code", "words"),
     [
         (("--num-dies", "1", "--die-area", "2000"), 1, "a compute die of 2,000 mm² is larger than the reticle"),
-        (("--num-dies", "4", "--die-area", "400"), 0, "per dollar of its price"),
+        (("--num-dies", "4", "--die-area", "400"), 0, "of a B200, 1.0× per dollar of its price: $"),
+        (("--num-dies", "4", "--margin-share", "0.5"), 0, "at a margin of 50 %, against $47,409 on the sheet prices"),
     ],
 )
 def test_a_chip_has_a_price_or_a_reason(command: Any, entries: tuple[str, ...], code: int, words: str) -> None:

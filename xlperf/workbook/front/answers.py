@@ -182,7 +182,7 @@ def _ways_table(page: Page) -> None:
         words = f'=IF({number}="","",{engine_named(engine, _ENGINES)}&" "&{pools})'
         whole = "".join(f'IF(LEFT({trust},8)="{badge[:8]}","{badge.lower()}",' for badge in TRUST)
         values = (words, f"={number}", f"={sure}", f"={cost}", f'={whole}""{")" * len(TRUST)}')
-        page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", '0.00" "', ""), strict=True))
+        page.line(row, zip("MOPQR", values, ("", "#,##0", "#,##0", '0.00"   "', ""), strict=True))
         page.put(f"R{row}", None, "cell small")
 
 

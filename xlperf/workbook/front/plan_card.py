@@ -194,7 +194,7 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     for area, top, count, words, number, colours in (
         ((left, edges[0]), 2, len(TIME[kind]), f"Time by part ({unit})", "0.00", (BLUE, ORANGE)),
         ((middle, edges[1]), 12, len(MEMORY[kind]) + 2, "Memory by part (GiB)", "0.0", (SKY, GREY)),
-        ((last, edges[2]), COST_TOP, len(COST), "Owner's cost in a cluster ($/M tokens)", "0.000", (AMBER, GREY)),
+        ((last, edges[2]), COST_TOP, len(COST), "Owner's cost with a cluster's network ($/M)", "0.000", (AMBER, GREY)),
     ):
         if top == COST_TOP:
             amounts = f"{page.source}${letters[6]}${top + 1}:${letters[6]}${top + count}"
