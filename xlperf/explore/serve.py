@@ -126,7 +126,7 @@ def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
     loads = np.array([float(fleet.plan.number(LOAD)[0]) for fleet in fleets])
     users = np.array([fleet.users for fleet in fleets])
     shares = np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND))
-    rows = np.flatnonzero(shares < loads) if np.isnan(form.number(LOAD)[0]) else []
+    rows = np.flatnonzero((shares < loads) & np.isnan(form.number(LOAD)[0]))
     if not len(rows):
         return fleets
     plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
@@ -476,7 +476,7 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
     if near is None:
         return " No measured run is near this way or any other: treat it as an estimate."
     there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words} are near measured runs"
-    return f" No measured run is near this way: treat it as an estimate; {there}."
+    return f" No measured run is near this way: an estimate; {there}."
 
 
 _CHEAPER = (
