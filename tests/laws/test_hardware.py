@@ -164,7 +164,8 @@ def test_better_hardware_is_never_slower_nor_dearer(
                 near = np.where(_with_experts(plans), EXPERTS_AT_FULL_CACHE, near)
             if name == "max_request_rate" and set(columns) <= set(PEAKS):
                 near = np.where(plans.number("power_limit") > 0.0, CLOCKED, near)
-            if mode == "disaggregated" and name in ("latency", "tokens_per_second", "tokens_per_dollar"):
-                near = np.where(plans["run_requests"] > 0.0, np.maximum(near, RUN_OF_POOLS), near)
+            if mode in ("disaggregated", "targets") and name in ("latency", "tokens_per_second", "tokens_per_dollar"):
+                waves = (plans["run_requests"] > 0.0) & (plans["prefill_accelerators"] > 0.0)
+                near = np.where(waves, np.maximum(near, RUN_OF_POOLS), near)
             good = ~(sign * (other - one) > near * np.abs(one)) | ~fitted
             hold(f"{what}: {name} is not worse", good, plans, before=one, after=other)
