@@ -462,3 +462,24 @@ def megawatts(power: float) -> str:
     value = power / MILLION
     step = float(f"1e{int(f'{value:e}'.partition('e')[2]) - 2}")
     return f"{np.ceil(value / step * (1.0 - 1e-9)) * step:.6g}"
+
+
+def seconds_words(time: float) -> str:
+    """A time with three significant digits.
+
+    >>> seconds_words(0.001), seconds_words(11.684)
+    ('0.001 s', '11.7 s')
+    """
+    return f"{np.format_float_positional(time, 3, fractional=False, trim='-')} s"
+
+
+_LIMITS = {
+    "memory_used": "memory is the limit",
+    "speed_used": "the speed per user is the limit",
+    "ttft_used": "the time to the first token is the limit",
+}
+
+
+def limit_words(shares: dict[str, float], roomy: bool) -> str:
+    """What a full copy lacks first by its used shares; of a ``roomy`` fleet, that servers are bought whole."""
+    return "a whole server is the least" if roomy else _LIMITS[max(_LIMITS, key=lambda name: shares[name])]

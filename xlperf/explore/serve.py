@@ -57,9 +57,11 @@ from xlperf.explore.money import (
     in_power,
     is_pooled,
     lacking_words,
+    limit_words,
     nearer_measured,
     people,
     power_words,
+    seconds_words,
     serving,
     sized,
     tokens_of,
@@ -85,11 +87,6 @@ _OWNED_OF_COPY = tuple(f"owned_{name}" for name in _COPY_COSTS)
 _ENDS = ("_low", "_high")
 _AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_per_month")
 """Entries of a form that do not affect the choice of a copy."""
-_LIMITS = {
-    "memory_used": "memory is the limit",
-    "speed_used": "the speed per user is the limit",
-    "ttft_used": "the time to the first token is the limit",
-}
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
@@ -351,9 +348,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
-def _answer(
-    form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: Hours, catalog: Catalog
-) -> Answer:  # fmt: skip
+def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: Hours, catalog: Catalog) -> Answer:
     """Answer with one of the ways; ``shown``: with their copies at the load of the question."""
     fleet, plan, results = fleets[way - 1], shown[way - 1].plan, shown[way - 1].results
     answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
@@ -392,9 +387,7 @@ def _answer(
     answer["users_that_fit"] = fleet_size.copies_in(kinds) * load
     answer["head_room"] = answer["users_that_fit"] / fleet.users - 1.0
     answer |= used_shares(form, results) | {"users_used": fleet.users / answer["users_that_fit"]}
-    most = used_shares(form, fleet.results)
-    roomy = answer["head_room"] >= _MANY - 1.0
-    answer["limit"] = "a whole server is the least" if roomy else _LIMITS[max(_LIMITS, key=lambda name: most[name])]
+    answer["limit"] = limit_words(used_shares(form, fleet.results), answer["head_room"] >= _MANY - 1.0)
     answer["price_basis"] = hours.basis
     answer |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
     answer["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
@@ -495,25 +488,18 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     if 1.0 / demand.tpot > fastest:
         beyond.append(f"{1.0 / demand.tpot:,.0f} token/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
     if demand.ttft < soonest:
-        within = f"a first token within {_seconds(demand.ttft)}"
+        within = f"a first token within {seconds_words(demand.ttft)}"
         beyond.append(f"{within} is {soonest / demand.ttft:,.1f} times as soon")
     if not beyond and demand.load == demand.load:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     if not beyond and not demand.kept(results).any():
         in_time = float(np.nanmax(speed[good & (first <= demand.ttft)]))
-        beyond.append(f"with a first token within {_seconds(demand.ttft)} a user gets {in_time:,.0f} token/s at most")
+        beyond.append(
+            f"with a first token within {seconds_words(demand.ttft)} a user gets {in_time:,.0f} token/s at most"
+        )
     beyond = beyond or ["with the prompts of all users they are not reached"]
     return no_answer(
         f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
-        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {_seconds(soonest)}; "
+        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {seconds_words(soonest)}; "
         f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
     )
-
-
-def _seconds(time: float) -> str:
-    """A time with three significant digits.
-
-    >>> _seconds(0.001), _seconds(11.684)
-    ('0.001 s', '11.7 s')
-    """
-    return f"{np.format_float_positional(time, 3, fractional=False, trim='-')} s"
