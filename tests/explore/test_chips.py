@@ -21,6 +21,7 @@ from xlperf.engine import evaluate
 from xlperf.explore.chip_designs import designs_of
 from xlperf.explore.chips import ALIKE, frontier_of
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of, tables_of, varied_forms
+from xlperf.explore.mappings import started
 
 RATE = "tokens_per_second_per_accelerator"
 Command = Callable[..., Any]
@@ -131,19 +132,28 @@ def test_a_chip_of_a_table_is_the_chip_by_itself(catalog: Catalog) -> None:
             np.testing.assert_array_equal(alone[name], values[row : row + 1], err_msg=name)
 
 
-def test_a_chip_serves_what_brute_force_over_mappings_finds(catalog: Catalog) -> None:
-    """Every mapping of a replica and every length of a prefill pass, each at its largest load."""
-    asked = {"model": "Meta-Llama-3.1-70B", "speed_per_user": "45"}
-    (answer,) = answers_of(form_of("chip", first_words("chip") | asked | {"accelerator": "H200-SXM-141GB"}), catalog)
-    header = ["model", "accelerator", "num accelerators", "tensor parallel", "data parallel attention",
-              "prefill tokens", "prompt length", "output length", "precision", "tpot target", "mode"]  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "accelerator", "speed", "experts"),
+    [("Meta-Llama-3.1-70B", "H200-SXM-141GB", 45.0, False), ("gpt-oss-120b", "H100-SXM-80GB", 60.0, True)],
+)
+def test_a_chip_serves_what_brute_force_over_mappings_finds(
+    catalog: Catalog, model: str, accelerator: str, speed: float, experts: bool
+) -> None:
+    """Every mapping of a replica, in stages as well, and every length of a prefill pass, each at its largest load."""
+    asked = {"model": model, "speed_per_user": f"{speed}", "accelerator": accelerator}
+    (answer,) = answers_of(form_of("chip", first_words("chip") | asked), catalog)
+    header = ["model", "accelerator", "num accelerators", "tensor parallel", "pipeline parallel", "expert parallel",
+              "data parallel attention", "expert dispatch", "prefill tokens", "prompt length", "output length",
+              "precision", "tpot target", "mode"]  # fmt: skip
     rows = [
-        ["Meta-Llama-3.1-70B", "H200-SXM-141GB", size, size, copies, chunk, 2000.0, 500.0, "fp8", 1000.0 / 45.0,
-         "continuous"]
-        for size in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0) for copies in {1.0, size}
+        [model, accelerator, size * stages, size, stages, group, copies, "nodes" if experts else None, chunk, 2000.0,
+         500.0, "fp8", 1000.0 / speed, "continuous"]
+        for size in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0) for stages in (1.0, 2.0, 4.0) if size * stages <= 64.0
+        for copies in {1.0, size} for group in ({1.0, size} if experts else {1.0})
         for chunk in (512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
     ]  # fmt: skip
     plans = table_from_rows("inference", header, rows)
+    plans = plans.take(started(plans, catalog))
     result = evaluate(plans, catalog)
     each = result.number("tokens_per_second_at_targets") / plans.number("num_accelerators")
     assert answer[RATE] == pytest.approx(np.nanmax(each), rel=1e-3)

@@ -73,7 +73,7 @@ QUOTE = {"support_share": 0.04, "rented_storage": 2e12, "storage_price": 2.3e-11
 def test_one_year_is_the_owned_answer_of_serve(
     accelerator: str, demand: dict[str, str], quote: dict[str, float], catalog: Catalog
 ) -> None:
-    """One year at the annuity's book value costs what Serve says of an owner of full copies: tokens, money, power."""
+    """One year at the annuity's book value costs what Serve says of an owner of full copies, in tokens and money."""
     servers = catalog.tables["servers"]
     lines = {name: np.full(len(servers), value) for name, value in quote.items()}
     catalog = catalog.with_tables([servers.with_columns(lines)])

@@ -335,30 +335,6 @@ def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
     assert "has no vision encoder" in answer_of(form_of(SMALL | {"images": 1.0}), catalog)["answer"]
 
 
-@pytest.mark.parametrize("demand", [{"users": 10.0}, {"users": 700.0}, {"users": np.nan, "request_rate": 3.0}])
-def test_an_answer_is_of_the_load_of_the_question(catalog: Catalog, demand: dict[str, float]) -> None:
-    """Copies share the requests in flight: their plans have as many, and the answer what they take then."""
-    asked = SMALL | demand
-    plans, answers = ways_of(form_of(asked), catalog)
-    results, copies = evaluate(plans, catalog), answers.number("copies")
-    shares, served = plans.number("concurrency"), answers.number("tokens_per_second")
-    assert (shares >= answers.number("users") / copies * (1.0 - 1e-9)).all()
-    assert (shares <= np.ceil(serving_users(form_of(asked), catalog) / copies)).all()
-    np.testing.assert_allclose(served, answers.number("users") / shares * results.number("tokens_per_second"))
-    if asked["users"] != asked["users"]:
-        np.testing.assert_allclose(served, 3.0 * float(plans.number("output_length")[0]))
-    assert (results.number("ttft") <= asked["ttft_target"] * (1.0 + 1e-9)).all()
-    # At one bill the first way says why another makes more tokens.
-    first = answers.number("accelerators") == answers.number("accelerators")[0]
-    cheaper = served[first].max() * 0.95 >= served[0]
-    assert ("At the same bill" in answer_of(form_of(asked), catalog)["answer"]) == cheaper
-
-
-def serving_users(form: Table, catalog: Catalog) -> np.ndarray:
-    """Requests in flight of each way with copies that are full."""
-    return np.array([way.users for way in serving_ways(form, catalog)])
-
-
 @pytest.mark.parametrize("software", ["vllm", "sglang", "TensorRT-LLM"])
 def test_an_engine_that_the_form_names_is_the_only_one(catalog: Catalog, free: list[Any], software: str) -> None:
     own = serving_ways(form_of(SMALL | {"software": software}), catalog)

@@ -18,7 +18,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.ownership import cost_bridge, evaluate_ownership
 from xlperf.explore.changed_catalogs import changed_catalog
 from xlperf.explore.fleet_plans import ONE
-from xlperf.explore.forms import answers_of, answers_table, form_of, plan_of, ways_of
+from xlperf.explore.forms import answer_of, answers_of, answers_table, form_of, plan_of, ways_of
 from xlperf.explore.money import fastest_fed
 from xlperf.explore.search import search
 from xlperf.explore.serve import serving_ways
@@ -276,3 +276,27 @@ def test_users_need_no_more_than_the_best_known_way(
     ways = serving_ways(form_of("serve", asked), catalog)
     assert ways[0].accelerators <= most
     assert min(way.accelerators for way in ways if way.way[1] == ONE) <= most_in_one
+
+
+@pytest.mark.parametrize("demand", [{"users": "10"}, {"users": "700"}, {"users": "", "request_rate": "3"}])
+def test_an_answer_is_of_the_load_of_the_question(catalog: Catalog, demand: dict[str, str]) -> None:
+    """Copies share the requests in flight: their plans have as many, and the answer what they take then."""
+    form = form_of("serve", {**SERVED, "software": "", "mode": "", "num_accelerators": "", **demand})
+    plans, answers = ways_of(form, catalog)
+    results, copies = evaluate(plans, catalog), answers.number("copies")
+    shares, served = plans.number("concurrency"), answers.number("tokens_per_second")
+    assert (shares >= answers.number("users") / copies * (1.0 - 1e-9)).all()
+    assert (shares <= np.ceil(serving_users(form, catalog) / copies)).all()
+    np.testing.assert_allclose(served, answers.number("users") / shares * results.number("tokens_per_second"))
+    if not demand["users"]:
+        np.testing.assert_allclose(served, 3.0 * float(plans.number("output_length")[0]))
+    assert (results.number("ttft") <= 2.0 * (1.0 + 1e-9)).all()
+    # At one bill the first way says why another makes more tokens.
+    first = answers.number("accelerators") == answers.number("accelerators")[0]
+    cheaper = served[first].max() * 0.95 >= served[0]
+    assert ("At the same bill" in answer_of(form, catalog)["answer"]) == cheaper
+
+
+def serving_users(form: Table, catalog: Catalog) -> np.ndarray:
+    """Requests in flight of each way with copies that are full."""
+    return np.array([way.users for way in serving_ways(form, catalog)])

@@ -16,8 +16,21 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
-from xlperf.explore.fleet_mappings import CHUNKS, WHOLE, FleetMappings
-from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
+from xlperf.explore.fleet_mappings import CHUNKS, MOST_DENSE, WHOLE, FleetMappings
+from xlperf.explore.fleet_plans import (
+    CHUNK,
+    COUNT,
+    DPA,
+    EP,
+    NEVER,
+    PP,
+    TP,
+    Demand,
+    Machines,
+    crossed,
+    replica_size,
+    with_columns,
+)
 from xlperf.explore.mappings import started
 from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
@@ -25,6 +38,7 @@ from xlperf.explore.serve import replicas_of
 
 ENGINE = str(table_schema("inference").by_name["software"].default)  # serving engine for the comparison of accelerators
 BEST = 2  # mappings per accelerator that the search refines [-]
+_STAGES = (4.0,)  # trial pipeline stages [-]
 _COARSE = CHUNKS[:2]  # prefill token budgets of the first round [-]
 
 
@@ -87,17 +101,20 @@ class _Search:
 
     def coarse(self) -> Table:
         """Mappings of the first round."""
-        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE))
+        stages = (1.0, *_STAGES) if self.space.machines.own.stages else (1.0,)
+        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), stages=stages)
         size, replicas, group = (plans.number(name) for name in (TP, DPA, EP))
-        return plans.take(np.flatnonzero(((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))))
+        ends = ((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))
+        return plans.take(np.flatnonzero(ends & ((plans.number(PP) == 1.0) | (replica_size(plans) <= MOST_DENSE))))
 
     def finer(self, near: Table) -> Table:
         """Every expert group, dispatch and overlap around some plans, and the other prefill token budgets."""
         if not self.space.experts:
             return crossed(near, CHUNK, CHUNKS)
+        shapes = dict.fromkeys(zip(*(near.number(name).tolist() for name in (TP, DPA, PP)), strict=True))
         mapped = [
-            self.space.mapped(WHOLE, [size], data_parallel_attention=replicas)
-            for size, replicas in dict.fromkeys(zip(near.number(TP).tolist(), near.number(DPA).tolist(), strict=True))
+            self.space.mapped(WHOLE, [size], data_parallel_attention=replicas, stages=[stages])
+            for size, replicas, stages in shapes
         ]
         plans = stacked(mapped)
         more = [options for options in self.space.other_options(plans) if len(options)]
@@ -113,7 +130,7 @@ class _Search:
         names = np.array(self.names, dtype=object)[chips]
         every = with_columns(plans, accelerator=names, ttft_target=NEVER, tpot_target=self.tpot)
         results = evaluate(every, self.catalog)
-        load = np.nan_to_num(results.number("batch_at_targets")) * every.number(COUNT) / every.number(TP)
+        load = np.nan_to_num(results.number("batch_at_targets")) * every.number(COUNT) / replica_size(every)
         made = np.nan_to_num(results.number("tokens_per_second_at_targets")) / every.number(COUNT)
         alone = np.nan_to_num(results.number("tokens_per_second_per_user")) * (results.number("fits") == 1.0)
         need = np.nan_to_num(results.number("memory") - results.number("memory_capacity"), nan=np.inf)

@@ -232,13 +232,13 @@ class FleetSearch(FleetMappings):
         more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
 
-    def promising(self, found: Mapping[str, Probed]) -> dict[str, Probed]:
+    def promising(self, known: Mapping[str, Probed]) -> dict[str, Probed]:
         """Parts with plans; if only the cheapest way is asked for, those of engines and pools that come near it."""
         demand, costs = self.demand, dict[tuple[str, str], float]()
-        found = {part: own for part, own in found.items() if len(own.plans)}
+        known = {part: own for part, own in known.items() if len(own.plans)}
         if self.rivals == "software":
-            return found
-        for part, own in found.items():
+            return known
+        for part, own in known.items():
             engines = own.plans["software"]
             costs |= {(part, name): float(own.need[engines == name].min()) for name in set(engines.tolist())}
         # A pair of pools costs its shares per request, at about the rate at which the users of one pool come back.
@@ -250,8 +250,8 @@ class FleetSearch(FleetMappings):
         good = {part: [engine for engine in self.engines if costs.get((part, engine), np.inf) <= most]
                 for part in (WHOLE, TWO)}  # fmt: skip
         near = {part: np.isin(own.plans["software"], good[WHOLE if part == WHOLE else TWO])
-                for part, own in found.items()}  # fmt: skip
-        return {part: own.take(np.flatnonzero(near[part])) for part, own in found.items() if near[part].any()}
+                for part, own in known.items()}  # fmt: skip
+        return {part: own.take(np.flatnonzero(near[part])) for part, own in known.items() if near[part].any()}
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """Accelerators that plans of each part need at their largest loads within targets; known plans are left out."""

@@ -42,11 +42,12 @@ from xlperf.engine.tables import Progress
 from xlperf.explore.chips import BESIDE, RATE, chip_answers, chip_row, chip_worth, frontier_of
 from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer
+from xlperf.explore.money import as_asked
 from xlperf.explore.objectives import PLAN, TABLES, Answer, Limit
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.rl import rl_answer
 from xlperf.explore.search import stacked
-from xlperf.explore.serve import NOTHING, as_asked, best_way, other_machines, serve_answer, serving_ways, way_answers
+from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
@@ -160,10 +161,8 @@ def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
 def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
     """All ways to serve the demand of a form: evaluated plans of their copies, and their answers."""
     form, _ = _with_exact_names(form, catalog)
-    part = part_of(catalog, form)
-    fleets = serving_ways(form, part)
-    shown = as_asked(form, fleets, part)
-    plans = stacked([fleet.plan for fleet in shown]) if fleets else Table("inference", {})
+    fleets = serving_ways(form, part := part_of(catalog, form))
+    plans = stacked([way.plan for way in as_asked(form, fleets, part)]) if fleets else Table("inference", {})
     return plans, answers_table(form, way_answers(form, fleets, part))
 
 

@@ -9,16 +9,18 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import DAY, MILLION
+from xlperf.base.units import DAY, MILLION, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tco import break_even_load
 from xlperf.equations.serving.vision import encode_pool_size
-from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
+from xlperf.explore.fleet_plans import COUNT, LOAD, ROUND, TWO, Demand, Fleet, Machines, in_slices, with_columns
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
+from xlperf.explore.search import stacked
 
 OWN, RENT, BOTH = "own", "rent", "both"
 
@@ -261,6 +263,73 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
     return FleetSize(fleet.users, load / longer, size, *servers, each, pooled, longer, encoding)
 
 
+def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+    """Fleets with a copy at its share of the requests in flight, unless the form states it: it may be far from full."""
+    loads = np.array([float(fleet.plan.number(LOAD)[0]) for fleet in fleets])
+    users = np.array([fleet.users for fleet in fleets])
+    shares = np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND))
+    rows = np.flatnonzero((shares < loads) & np.isnan(form.number(LOAD)[0]))
+    if not len(rows):
+        return fleets
+    plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
+    results, shown = evaluate(plans, catalog), list(fleets)
+    for place, row in enumerate(rows):
+        own = results.take([place])
+        fleet, sooner = fleets[row], 1.0
+        if not np.isnan(form.number("request_rate")[0]):
+            sooner = own.stated("latency") / fleet.results.stated("latency")
+        shown[row] = fleet._replace(plan=plans.take([place]), results=own, users=fleet.users * sooner)
+    return shown
+
+
+_EXTRAPOLATED = "EXTRAPOLATED"
+
+
+def nearer_measured(fleets: list[Fleet], way: int, accelerator: str) -> str:
+    """A sentence on the cheapest way near measured runs, if the shown way is far from them."""
+    badges = [str(fleet.results["trust"][0]) for fleet in fleets]
+    if badges[way - 1] != _EXTRAPOLATED:
+        return ""
+    near = next((place for place, badge in enumerate(badges) if badge != _EXTRAPOLATED), None)
+    if near is None:
+        return " No measured run is near this way or any other: treat it as an estimate."
+    there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words} are near measured runs"
+    return f" No measured run is near this way: an estimate; {there}."
+
+
+_CHEAPER = 0.95  # ratio of costs of a token at one bill from which on an answer says why the lower one comes later [-]
+
+
+def tokens_of(fleet: Fleet) -> float:
+    """Output tokens of a fleet. [token/s]"""
+    return fleet.users / fleet.plan.stated(LOAD) * fleet.results.stated("tokens_per_second")
+
+
+def at_same_bill(fleets: list[Fleet]) -> str:
+    """A sentence on a way that makes more tokens at the bill of the first, and why it comes later."""
+    first = fleets[0]
+    best = max((fleet for fleet in fleets if fleet.price <= first.price * (1.0 + ROUND)), key=tokens_of)
+    ratio = tokens_of(first) / tokens_of(best)
+    if not ratio <= _CHEAPER:
+        return ""
+    why = f"in copies of {best.plan.stated('num_accelerators'):,.0f}"
+    if best.order[1] != first.order[1]:
+        why = "further from measured runs"
+    elif best.used > first.used:
+        why = f"on {best.used:,.0f} accelerators in use, not {first.used:,.0f}"
+    return f" At the same bill a token costs {percent(1.0 - ratio, 0)} less with {best.words}, {why}."
+
+
+def used_shares(form: Table, results: Table) -> dict[str, float]:
+    """Shares of the memory and of the targets of a form that a copy uses."""
+    late = results.stated("ttft") / form.number("ttft_target")[0]
+    return {
+        "memory_used": results.stated("memory") / results.stated("memory_capacity"),
+        "speed_used": results.stated("tpot") * float(form.filled("speed_per_user")[0]),
+        "ttft_used": float(np.nan_to_num(late)),
+    }
+
+
 def with_encoders(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
     """Fleets with the accelerators that encode images alone, the cheapest first; as they are without."""
     if not any(fleet.results.number("encode_load")[0] > 0.0 for fleet in fleets):
@@ -393,3 +462,24 @@ def megawatts(power: float) -> str:
     value = power / MILLION
     step = float(f"1e{int(f'{value:e}'.partition('e')[2]) - 2}")
     return f"{np.ceil(value / step * (1.0 - 1e-9)) * step:.6g}"
+
+
+def seconds_words(time: float) -> str:
+    """A time with three significant digits.
+
+    >>> seconds_words(0.001), seconds_words(11.684)
+    ('0.001 s', '11.7 s')
+    """
+    return f"{np.format_float_positional(time, 3, fractional=False, trim='-')} s"
+
+
+_LIMITS = {
+    "memory_used": "memory is the limit",
+    "speed_used": "the speed per user is the limit",
+    "ttft_used": "the time to the first token is the limit",
+}
+
+
+def limit_words(shares: dict[str, float], roomy: bool) -> str:
+    """What a full copy lacks first by its used shares; of a ``roomy`` fleet, that servers are bought whole."""
+    return "a whole server is the least" if roomy else _LIMITS[max(_LIMITS, key=lambda name: shares[name])]

@@ -27,7 +27,6 @@ from xlperf.explore.fleet_plans import (
     DEGREES,
     LOAD,
     ONE,
-    ROUND,
     TWO,
     Demand,
     Fleet,
@@ -47,6 +46,8 @@ from xlperf.explore.money import (
     WELL_FILLED,
     Hours,
     against_api,
+    as_asked,
+    at_same_bill,
     beyond_power,
     copy_words,
     cost_words,
@@ -56,10 +57,15 @@ from xlperf.explore.money import (
     in_power,
     is_pooled,
     lacking_words,
+    limit_words,
+    nearer_measured,
     people,
     power_words,
+    seconds_words,
     serving,
     sized,
+    tokens_of,
+    used_shares,
     with_encoders,
     with_prices,
 )
@@ -81,14 +87,8 @@ _OWNED_OF_COPY = tuple(f"owned_{name}" for name in _COPY_COSTS)
 _ENDS = ("_low", "_high")
 _AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_per_month")
 """Entries of a form that do not affect the choice of a copy."""
-_LIMITS = {
-    "memory_used": "memory is the limit",
-    "speed_used": "the speed per user is the limit",
-    "ttft_used": "the time to the first token is the limit",
-}
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
-_FAR = "EXTRAPOLATED"
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Cached ways to serve a demand, by the part of the catalog that the form names."""
 
@@ -119,25 +119,6 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
     plans, results = stacked([fleet.plan for fleet in shown]), stacked([fleet.results for fleet in shown])
     hours = hours_of(form, plans, results, catalog)
     return [_answer(form, fleets, way, shown, each, catalog) for way, each in enumerate(hours, start=1)]
-
-
-def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
-    """Fleets with a copy at its share of the requests in flight, unless the form states it: it may be far from full."""
-    loads = np.array([float(fleet.plan.number(LOAD)[0]) for fleet in fleets])
-    users = np.array([fleet.users for fleet in fleets])
-    shares = np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND))
-    rows = np.flatnonzero((shares < loads) & np.isnan(form.number(LOAD)[0]))
-    if not len(rows):
-        return fleets
-    plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
-    results, shown = evaluate(plans, catalog), list(fleets)
-    for place, row in enumerate(rows):
-        own = results.take([place])
-        fleet, sooner = fleets[row], 1.0
-        if not np.isnan(form.number("request_rate")[0]):
-            sooner = own.stated("latency") / fleet.results.stated("latency")
-        shown[row] = fleet._replace(plan=plans.take([place]), results=own, users=fleet.users * sooner)
-    return shown
 
 
 def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
@@ -209,8 +190,10 @@ def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[F
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        search = _search(form, catalog)
-        fleets = with_encoders(search.fleets((mode,) if mode else (ONE, TWO), all_engines), catalog)
+        modes, search = (mode,) if mode else (ONE, TWO), _search(form, catalog)
+        # Where the way that came near the cheapest serves nothing, all are refined.
+        fleets = search.fleets(modes, all_engines) or ([] if all_engines else _search(form, catalog).fleets(modes))
+        fleets = with_encoders(fleets, catalog)
         cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
     return cached[key]
 
@@ -365,9 +348,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
-def _answer(
-    form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: Hours, catalog: Catalog
-) -> Answer:  # fmt: skip
+def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: Hours, catalog: Catalog) -> Answer:
     """Answer with one of the ways; ``shown``: with their copies at the load of the question."""
     fleet, plan, results = fleets[way - 1], shown[way - 1].plan, shown[way - 1].results
     answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
@@ -387,7 +368,7 @@ def _answer(
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
         answer |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
     answer["request_rate"] = users / float(results.number("latency")[0])
-    rate = _tokens(shown[way - 1])
+    rate = tokens_of(shown[way - 1])
     fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(unread_score(SURE))}
     for end, score in scores.items():
@@ -405,10 +386,8 @@ def _answer(
     answer |= in_power(form, fleet_size, answer["request_rate"])
     answer["users_that_fit"] = fleet_size.copies_in(kinds) * load
     answer["head_room"] = answer["users_that_fit"] / fleet.users - 1.0
-    answer |= _used(form, results) | {"users_used": fleet.users / answer["users_that_fit"]}
-    most = _used(form, fleet.results)
-    roomy = answer["head_room"] >= _MANY - 1.0
-    answer["limit"] = "a whole server is the least" if roomy else _LIMITS[max(_LIMITS, key=lambda name: most[name])]
+    answer |= used_shares(form, results) | {"users_used": fleet.users / answer["users_that_fit"]}
+    answer["limit"] = limit_words(used_shares(form, fleet.results), answer["head_room"] >= _MANY - 1.0)
     answer["price_basis"] = hours.basis
     answer |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
     answer["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
@@ -417,8 +396,10 @@ def _answer(
     answer["prefill_accelerator"] = other if fleet_size.prefill else NOTHING
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
     cost = copy_words(form, answer) + cost_words(form, hours, count / rate * MILLION, " per million output tokens")
-    words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost) + _nearer(fleets, way, accelerator)
-    words += _at_same_bill(shown) if way == 1 else ""
+    words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost) + nearer_measured(
+        fleets, way, accelerator
+    )
+    words += at_same_bill(shown) if way == 1 else ""
     stored = computed_formats(plan, catalog)
     weights = str(stored.text("precision")[0])
     products = str(stored.text("activation_precision")[0]) or weights
@@ -430,18 +411,8 @@ def _answer(
     answer["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
     words += "" if answer["kv_precision"] == usual else f" Cache in {answer['kv_precision'].upper()}."
     answer["answer"] = words + power_words(form, answer) + lacking_words(hours)
-    full = _tokens(fleet) / fleet.users
+    full = tokens_of(fleet) / fleet.users
     return answer | against_api(form, catalog, answer, full) | {"defaults_used": _defaults(plan)}
-
-
-def _used(form: Table, results: Table) -> dict[str, float]:
-    """Shares of the memory and of the targets of a form that a copy uses."""
-    late = results.stated("ttft") / form.number("ttft_target")[0]
-    return {
-        "memory_used": results.stated("memory") / results.stated("memory_capacity"),
-        "speed_used": results.stated("tpot") * float(form.filled("speed_per_user")[0]),
-        "ttft_used": float(np.nan_to_num(late)),
-    }
 
 
 _CHOSEN = (
@@ -465,43 +436,6 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     speed = f"{people(answer['users'])} {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
-
-
-def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
-    """A sentence on the cheapest way near measured runs, if the shown way is far from them."""
-    badges = [str(fleet.results["trust"][0]) for fleet in fleets]
-    if badges[way - 1] != _FAR:
-        return ""
-    near = next((place for place, badge in enumerate(badges) if badge != _FAR), None)
-    if near is None:
-        return " No measured run is near this way or any other: treat it as an estimate."
-    there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words} are near measured runs"
-    return f" No measured run is near this way: an estimate; {there}."
-
-
-_CHEAPER = (
-    0.95  # ratio of the cost of a token at the same bill from which on an answer says why it is not the first [-]
-)
-
-
-def _tokens(fleet: Fleet) -> float:
-    """Output tokens of a fleet. [token/s]"""
-    return fleet.users / fleet.plan.stated(LOAD) * fleet.results.stated("tokens_per_second")
-
-
-def _at_same_bill(fleets: list[Fleet]) -> str:
-    """A sentence on a way that makes more tokens at the bill of the first, and why it comes later."""
-    first = fleets[0]
-    best = max((fleet for fleet in fleets if fleet.price <= first.price * (1.0 + ROUND)), key=_tokens)
-    ratio = _tokens(first) / _tokens(best)
-    if not ratio <= _CHEAPER:
-        return ""
-    why = f"in copies of {best.plan.stated('num_accelerators'):,.0f}"
-    if best.order[1] != first.order[1]:
-        why = "further from measured runs"
-    elif best.used > first.used:
-        why = f"on {best.used:,.0f} accelerators in use, not {first.used:,.0f}"
-    return f" At the same bill a token costs {percent(1.0 - ratio, 0)} less with {best.words}, {why}."
 
 
 _LABELS = {"fp4": "NVFP4"}  # names of formats in answers; others as their first word in capitals
@@ -554,25 +488,18 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     if 1.0 / demand.tpot > fastest:
         beyond.append(f"{1.0 / demand.tpot:,.0f} token/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
     if demand.ttft < soonest:
-        within = f"a first token within {_seconds(demand.ttft)}"
+        within = f"a first token within {seconds_words(demand.ttft)}"
         beyond.append(f"{within} is {soonest / demand.ttft:,.1f} times as soon")
     if not beyond and demand.load == demand.load:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     if not beyond and not demand.kept(results).any():
         in_time = float(np.nanmax(speed[good & (first <= demand.ttft)]))
-        beyond.append(f"with a first token within {_seconds(demand.ttft)} a user gets {in_time:,.0f} token/s at most")
+        beyond.append(
+            f"with a first token within {seconds_words(demand.ttft)} a user gets {in_time:,.0f} token/s at most"
+        )
     beyond = beyond or ["with the prompts of all users they are not reached"]
     return no_answer(
         f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
-        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {_seconds(soonest)}; "
+        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {seconds_words(soonest)}; "
         f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
     )
-
-
-def _seconds(time: float) -> str:
-    """A time with three significant digits.
-
-    >>> _seconds(0.001), _seconds(11.684)
-    ('0.001 s', '11.7 s')
-    """
-    return f"{np.format_float_positional(time, 3, fractional=False, trim='-')} s"
