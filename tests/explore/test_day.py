@@ -40,6 +40,25 @@ def test_a_flat_day_is_serve() -> None:
     )
 
 
+def test_models_share_machines_by_the_hour() -> None:
+    """Hours of a fleet are the sums of those of its models; days that differ need fewer machines together."""
+    alone, other = answer(request_rate="400"), answer(model="Qwen3-8B", request_rate="300")
+    same, later = (answer(request_rate="400", other_models=f"Qwen3-8B 300{shift}") for shift in ("", " +12 h"))
+    tables = [result[TABLES][HOURS] for result in (alone, other, same, later)]
+    serving = [table.number("serving") for table in tables]
+    assert (serving[2] == serving[0] + serving[1]).all()
+    assert (serving[3] == serving[0] + np.roll(serving[1], 12)).all()
+    assert same["accelerators"] == serving[2].max() <= same["separate_accelerators"]
+    assert later["accelerators"] < later["separate_accelerators"] == same["separate_accelerators"]
+    assert same["separate_accelerators"] == alone["accelerators"] + other["accelerators"]
+    for result, name in product((same, later), ("serving_hours", "starts")):
+        assert result[name] == pytest.approx(alone[name] + other[name])
+    for table, result in zip(tables, (alone, other, same, later), strict=True):
+        parts = sum(table.number(name) for name in ("serving", "starting", "training", "idle"))
+        assert parts == pytest.approx(result["accelerators"])
+    assert "and 1 other model (" in later["answer"]
+
+
 @pytest.mark.parametrize("start", [0.2, 1.5, 3.0, 7.5])
 def test_copies_cost_least(start: float) -> None:
     """24 hours and up to 8 copies, against a linear programme whose matrix is that of a network."""
@@ -132,6 +151,8 @@ def test_words() -> None:
     assert answer(speed_per_user="100000")["answer"].startswith("No answer")
     for wrong, words in (
         ({"load_by_hour": "1 2 3"}, "24 numbers"),
+        ({"other_models": "Qwen3-8B"}, "got 'Qwen3-8B'"),
+        ({"other_models": "Qwen3-8Z 20"}, "unknown model"),
         ({"load_by_hour": " ".join(["-1"] * 24)}, "24 numbers"),
         ({"accelerators": "1", "request_rate": "400"}, "fewer than the"),
     ):

@@ -1,7 +1,9 @@
-"""A day of a service: copies by hour, what starting them costs, and the training that fits beside them."""
+"""A day of services that share machines: copies by hour, what starting them costs, and the training beside them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +28,10 @@ _SERVED = ("model", "accelerator", "prompt_length", "output_length", "speed_per_
            "hour_price")  # fmt: skip
 """Entries that the form Serve has too."""
 _MOST_UNITS = 256  # most units of training accelerators; larger fleets train in larger units [-]
+
+
+_OTHER = re.compile(r"(\S.*?)\s+(\d[\d.]*)(?:\s*/s)?(?:\s*([+-]\d+)\s*h?)?")
+"""Another model of the machines: name, requests per second, and hours by which its day is shifted."""
 
 
 class Trained(NamedTuple):
@@ -74,25 +80,92 @@ def day_answer(form: Table, catalog: Catalog) -> Answer:
     ``form``: one row of kind ``day``. Returns results of the kind ``day_results``. Raises InputError for a load that is
     no day, and for a fleet that is smaller than the busiest hour needs.
     """
-    rates = load_by_hour(form)
-    asked = _serving(form, float(rates.max()))
-    fleets = serving_ways(asked, catalog)
-    if not fleets:
-        reason = str(serve_answer(asked, catalog).get("reason", "")) or "no way to serve keeps the targets"
-        return no_answer(reason)
-    # The cheapest way for the busiest hour may have copies too large to follow the day.
-    ways = [(fleet, _by_hour(fleet, asked, rates, catalog)) for fleet in fleets[: 1 if np.ptp(rates) == 0.0 else None]]
-    least, stated = min(needs.most for _, needs in ways), form.stated("accelerators")
+    others = []
+    for other in _other_forms(form, catalog):
+        apart = _answers(other, _ways(other, catalog), [], np.nan, catalog)
+        if not apart:
+            return no_answer(f"{other.word('model')}: {_no_way(other, catalog)}")
+        others.append(min(apart, key=_cost)[1])
+    ways = _ways(form, catalog)
+    if not ways:
+        return no_answer(_no_way(form, catalog))
+    least, stated = min(_most(way, others) for way in ways), form.stated("accelerators")
     if stated < least:
         problem = f"accelerators {stated:,.0f} are fewer than the {least:,.0f} of the busiest hour; give more"
         raise InputError(Fault(form.place(0, "accelerators"), problem))
-    ways = [way for way in ways if not stated < way[1].most]
-    answers = [_answer(form, rates, fleet, needs, needs.most, asked, catalog) for fleet, needs in ways]
+    ways = [way for way in ways if not stated < _most(way, others)]
     # Ways are compared on the accelerators that each needs, so that more of them change no way.
-    best = int(np.argmin([np.nan_to_num(answer["day_cost"], nan=np.inf) for answer in answers]))
-    if not stated > ways[best][1].most:
-        return answers[best]
-    return _answer(form, rates, *ways[best], stated, asked, catalog)
+    answer, best = min(_answers(form, ways, others, np.nan, catalog), key=_cost)
+    return _answers(form, [best], others, stated, catalog)[0][0] if stated > _most(best, others) else answer
+
+
+def _other_forms(form: Table, catalog: Catalog) -> list[Table]:
+    """Forms of the other models that share the machines. Raises InputError for a part that is none."""
+    place, forms = form.place(0, "other_models"), []
+    load = load_by_hour(form) / form.stated("request_rate")
+    for part in filter(None, map(str.strip, form.text("other_models")[0].split(";"))):
+        read = _OTHER.fullmatch(part)
+        if read is None or not float(read[2]) > 0.0:
+            problem = (
+                f"other models must be names with requests per second, as Qwen3-32B 20; Qwen3-8B 50 +8 h, got {part!r}"
+            )
+            raise InputError(Fault(place, problem))
+        row = catalog.rows("models", np.array([read[1]], dtype=object), form, "other_models")[0]
+        words = " ".join(f"{share:.9g}" for share in np.roll(load, int(read[3] or 0)).tolist())
+        columns = {"model": catalog.tables["models"]["model"][row], "request_rate": float(read[2])}
+        columns |= {"load_by_hour": words, "training_model": "", "software": ""}
+        forms.append(with_columns(form, **columns))
+    return forms
+
+
+class Service(NamedTuple):
+    """A way to serve a model over a day."""
+
+    rates: Array  # requests per second by hour [1/s]
+    fleet: Fleet
+    asked: Table  # form Serve of its busiest hour
+    copies: Array  # copies by hour, those that stay up over short gaps included [-]
+    serves: Array  # their accelerators in whole servers [-]
+    size: float  # accelerators of a copy [-]
+    each: float  # power of an accelerator at full load [W]
+
+    @property
+    def busy(self) -> Array:
+        """Load over what the copies of an hour could take. [-]"""
+        each = float(self.fleet.plan.number(LOAD)[0] / self.fleet.results.number("latency")[0])
+        return np.minimum(self.rates / (each * np.maximum(self.copies, 1.0)), 1.0)
+
+
+def _most(way: Service, others: Sequence[Service]) -> float:
+    """Accelerators of the busiest hour of all models. [-]"""
+    return float(np.sum([one.serves for one in (way, *others)], axis=0).max())
+
+
+def _cost(answered: tuple[Answer, Service]) -> float:
+    return float(np.nan_to_num(answered[0]["day_cost"], nan=np.inf))
+
+
+def _ways(form: Table, catalog: Catalog) -> list[Service]:
+    """Ways to serve the model of a form: the cheapest for the busiest hour may have copies too large for the day."""
+    rates = load_by_hour(form)
+    asked = _serving(form, float(rates.max()))
+    fleets = serving_ways(asked, catalog)
+    return [
+        _by_hour(fleet, asked, rates, form.value("start_time") / HOUR, catalog)
+        for fleet in fleets[: 1 if np.ptp(rates) == 0.0 else None]
+    ]
+
+
+def _no_way(form: Table, catalog: Catalog) -> str:
+    asked = _serving(form, float(load_by_hour(form).max()))
+    return str(serve_answer(asked, catalog).get("reason", "")) or "no way to serve keeps the targets"
+
+
+def _answers(
+    form: Table, ways: Sequence[Service], others: Sequence[Service], count: float, catalog: Catalog
+) -> list[tuple[Answer, Service]]:
+    """Days of ways to serve beside other models, on ``count`` accelerators or those of the busiest hour."""
+    return [(_answer(form, way, others, count if count == count else _most(way, others), catalog), way) for way in ways]
 
 
 def _serving(form: Table, rate: float) -> Table:
@@ -102,41 +175,26 @@ def _serving(form: Table, rate: float) -> Table:
     return with_columns(asked, request_rate=rate)
 
 
-class Fleets(NamedTuple):
-    """Copies and accelerators in whole servers by hour, and power of an accelerator at full load. [W]"""
-
-    copies: Array
-    accelerators: Array
-    size: float
-    each: float
-
-    @property
-    def most(self) -> float:
-        """Accelerators of the busiest hour. [-]"""
-        return float(self.accelerators.max())
-
-
-def _by_hour(fleet: Fleet, asked: Table, rates: Array, catalog: Catalog) -> Fleets:
+def _by_hour(fleet: Fleet, asked: Table, rates: Array, start: float, catalog: Catalog) -> Service:
     speed, first = asked.value("speed_per_user"), asked.stated("ttft_target")
     sizes = [
         sized(serving(fleet, Demand(np.nan, max(float(rate), 1e-9), 1.0 / speed, first), catalog), catalog)
         for rate in rates
     ]
-    return Fleets(
-        np.array([float(np.ceil(one.whole()[0])) for one in sizes]), np.array([one.accelerators for one in sizes]),
-        sizes[0].size, sizes[0].each,
-    )  # fmt: skip
+    needed = np.array([float(np.ceil(one.whole()[0])) for one in sizes])
+    accelerators = np.array([one.accelerators for one in sizes])
+    copies = copies_by_hour(needed, start)
+    serves = np.array([accelerators[needed == running].max() for running in copies])
+    return Service(rates, fleet, asked, copies, serves, sizes[0].size, sizes[0].each)
 
 
-def _answer(
-    form: Table, rates: Array, fleet: Fleet, needs: Fleets, count: float, asked: Table, catalog: Catalog
-) -> Answer:
-    """A day of a way to serve on so many accelerators."""
+def _answer(form: Table, way: Service, others: Sequence[Service], count: float, catalog: Catalog) -> Answer:
+    """A day of a way to serve, beside other models, on so many accelerators."""
     start = form.value("start_time") / HOUR
     is_paid_by_hour = form.word("payment") == "hours"
-    copies = copies_by_hour(needs.copies, start)
-    serves = np.array([needs.accelerators[needs.copies == running].max() for running in copies])
-    added = np.maximum(serves - np.roll(serves, 1), 0.0)
+    every, copies, rates = (way, *others), way.copies, way.rates
+    serves = np.sum([one.serves for one in every], axis=0)
+    added = np.sum([np.maximum(one.serves - np.roll(one.serves, 1), 0.0) for one in every], axis=0)
     starting = _before(added, start)
     starting = np.minimum(starting, count - serves)
     trained = _training(form, count - serves.min(), catalog)
@@ -145,25 +203,29 @@ def _answer(
     used, tokens = best_units(units, trained.rates, restart) if trained else (np.zeros(DAY), 0.0)
     training = used * (trained.unit if trained else 0.0)
     idle = count - serves - starting - training
-    each = float(fleet.plan.number(LOAD)[0] / fleet.results.number("latency")[0])
-    busy = np.minimum(rates / (each * np.maximum(copies, 1.0)), 1.0)
-    floor = form.value("idle_power_share") * needs.each
-    power = serves * (floor + (needs.each - floor) * busy) + starting * needs.each + idle * floor
+    share, power = form.value("idle_power_share"), np.zeros(DAY)
+    for one in every:
+        floor = share * one.each
+        power += one.serves * (floor + (one.each - floor) * one.busy)
+    power += starting * way.each + idle * share * way.each
     if trained:
         power += trained.power[used.astype(np.int64)]
-    hour = hours_of(asked, fleet.plan, fleet.results, catalog)[0].paid
+    hour = hours_of(way.asked, way.fleet.plan, way.fleet.results, catalog)[0].paid
     paid = total(serves + starting + training) if is_paid_by_hour else count * DAY
     fixed = count * DAY * HOUR * hour
     value = float(total(training)) * HOUR * hour
     cost = float(paid) * HOUR * hour - value
-    outputs = float(total(rates)) * HOUR * form.value("output_length")
+    outputs = sum(float(total(one.rates)) for one in every) * HOUR * form.value("output_length")
+    fleet = way.fleet
     answer: Answer = {
         "accelerators": count, "least_accelerators": float(serves.min()), "copies": float(copies.max()),
-        "copy_size": needs.size, "serving_hours": float(total(serves)) * HOUR,
+        "copy_size": way.size, "separate_accelerators": sum(float(one.serves.max()) for one in every),
+        "serving_hours": float(total(serves)) * HOUR,
         "starting_hours": float(total(starting)) * HOUR, "idle_hours": float(total(idle)) * HOUR,
         "training_hours": float(total(training)) * HOUR,
-        "starts": float(total(np.maximum(copies - np.roll(copies, 1), 0.0))),
-        "utilization": float(total(busy * serves) / total(serves)), "day_cost": cost, "fixed_cost": fixed,
+        "starts": sum(float(total(np.maximum(one.copies - np.roll(one.copies, 1), 0.0))) for one in every),
+        "utilization": sum(float(total(one.busy * one.serves)) for one in every) / float(total(serves)),
+        "day_cost": cost, "fixed_cost": fixed,
         "saved_share": 1.0 - cost / fixed if fixed > 0.0 else np.nan, "cost_per_million_output_tokens": cost / outputs,
         "training_tokens": float(tokens), "training_value": value,
         "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": fleet.plan.word("software"),
@@ -174,10 +236,10 @@ def _answer(
     }  # fmt: skip
     table = {
         "hour": np.arange(float(DAY)), "request_rate": rates, "copies": copies, "serving": serves, "starting": starting,
-        "training": training, "idle": idle, "power": power,
+        "other_models": serves - way.serves, "training": training, "idle": idle, "power": power,
     }  # fmt: skip
     answer[TABLES] = {HOURS: Table("day_hours", table)}
-    answer["answer"] = _sentence(form, answer)
+    answer["answer"] = _sentence(form, answer, len(others))
     return answer
 
 
@@ -246,10 +308,12 @@ def best_units(room: Array, rates: Array, restart: float) -> tuple[Array, float]
     return chosen, best
 
 
-def _sentence(form: Table, answer: Answer) -> str:
+def _sentence(form: Table, answer: Answer, others: int) -> str:
     accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
+    beside = f" and {others} other model{'s' * (others > 1)}" if others else ""
+    apart = f" ({answer['separate_accelerators']:,.0f} if each had its own)" if others else ""
     words = (
-        f"{answer['accelerators']:,.0f} {accelerator} serve the busiest hour of {model}, "
+        f"{answer['accelerators']:,.0f} {accelerator} serve the busiest hour of {model}{beside}{apart}, "
         f"{answer['least_accelerators']:,.0f} the quietest; "
         f"a day takes {answer['serving_hours'] / HOUR:,.0f} accelerator-hours"
     )

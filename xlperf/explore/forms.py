@@ -119,8 +119,7 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
     places = []
     for form, _ in exact:
         is_built = form.kind == "chip" and not form.text("accelerator")[0]
-        # A form whose sheets name accelerators may need any row of the catalog.
-        part = catalog if _names_accelerators(form.kind) else part_of(catalog, form, (BESIDE,) if is_built else ())
+        part = catalog if _needs_any_row(form) else part_of(catalog, form, (BESIDE,) if is_built else ())
         given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
         key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
@@ -141,10 +140,11 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
     return answers
 
 
-def _names_accelerators(kind: str) -> bool:
-    """Whether a question reads a sheet whose rows name accelerators."""
-    read = (table_schema(name).columns for name in questions()[kind].reads)
-    return any(declared.reference == "accelerators" for columns in read for declared in columns)
+def _needs_any_row(form: Table) -> bool:
+    """Whether a form may need any row of the catalog: it names other models, or its sheets name accelerators."""
+    read = (table_schema(name).columns for name in questions()[form.kind].reads)
+    names_others = "other_models" in form and bool(form.text("other_models")[0])
+    return names_others or any(declared.reference == "accelerators" for columns in read for declared in columns)
 
 
 def _stamp(form: Table) -> int:
