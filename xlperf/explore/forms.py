@@ -143,9 +143,9 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
 
 def _needs_any_row(form: Table) -> bool:
     """Whether a form may need any row of the catalog: it names other models, or its sheets name accelerators."""
-    read = (table_schema(name).columns for name in questions()[form.kind].reads)
-    names_others = "other_models" in form and bool(form.text("other_models")[0])
-    return names_others or any(declared.reference == "accelerators" for columns in read for declared in columns)
+    read = (declared for name in questions()[form.kind].reads for declared in table_schema(name).columns)
+    names = "other_models" in form and form.word("other_models")
+    return bool(names) or any(declared.reference == "accelerators" for declared in read)
 
 
 def _stamp(form: Table) -> int:
@@ -431,21 +431,15 @@ def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, st
 def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limits: Sequence[Limit] = ()) -> Answered:
     """The answer to a question."""
     form, table = asked_form(kind, given)
-    if kind == "chip":
-        return _chip(form, table, catalog, limits)
-    results = evaluate_forms(table, catalog)
+    is_chip = kind == "chip"
+    results = answers_table(table, answers_of(table, catalog)) if is_chip else evaluate_forms(table, catalog)
     missed = [words for limit in limits if (words := _missed(limit, results))]
+    if is_chip:
+        return Answered(form, table, results, _beside_chip(table, answer_of(table, catalog), catalog), missed=missed)
     if kind != "serve":
         return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog), missed)
     plans, ways = ways_of(table, catalog)
     return Answered(form, table, results, {"ways": ways} | answer_of(table, catalog).get(TABLES, {}), plans, missed)
-
-
-def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:
-    answer = answers_of(table, catalog)[0]
-    results = answers_table(table, [answer])
-    missed = [words for limit in limits if (words := _missed(limit, results))]
-    return Answered(form, table, results, _beside_chip(table, answer, catalog), missed=missed)
 
 
 def nested_parts(answer: Answered) -> dict[str, list[Part]]:
