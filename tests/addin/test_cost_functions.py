@@ -64,7 +64,7 @@ def test_equations_of_cells(session: Session) -> None:
     assert _one(session.call("XLPERF_DIE_COST", [17_000, 62])) == float(raw_die_cost(17_000.0, 62.0))
     assert _one(session.call("XLPERF_DIE_COST", [17_000, 62, 0.5, 3])) == pytest.approx((17_000 / 62 + 3) / 0.5)
     expected = owned_cost_rate(40_000.0, capital_recovery_rate(0.08, 5 * YEAR), 0.0, 0.0, 0.03, 0.0, 1300.0, 1.25,
-                               0.08 * factor("USD/kWh"), 1.0) * 3600.0  # fmt: skip
+                               0.0826 * factor("USD/kWh"), 1.0) * 3600.0  # fmt: skip
     assert _one(session.call("XLPERF_HOUR_COST", [40_000, 5, None, 1300])) == pytest.approx(float(expected), rel=1e-14)
 
 

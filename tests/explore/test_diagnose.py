@@ -450,7 +450,7 @@ def test_command(command: Command, tmp_path: Path) -> None:
     outcome = command(*asked)
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    assert lines[0].startswith("measured step time 20.6 s; predicted step time 15.6 s")
+    assert lines[0].startswith("measured step time 20.6 s; predicted step time 15.61 s")
     assert "full recomputation" in next(line for line in lines if line.startswith("   1"))
     assert any(line.startswith("1: activation checkpointing") for line in lines)
     why = tmp_path / "why.json"

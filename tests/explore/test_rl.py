@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ def test_laws() -> None:
     assert answer(rollouts="partial")["rollout_time"] < base["rollout_time"]
     assert answer(rollouts="partial")["tail_time"] == 0.0 < base["tail_time"]
     apart = [answer(rollouts="asynchronous", staleness=age)["step_time"] for age in ("1", "2", "8")]
-    assert apart == sorted(apart, reverse=True)
+    assert all(later <= sooner * 1.002 for sooner, later in pairwise(apart))  # batches of whole requests
     assert answer(log_prob_passes="2")["log_prob_time"] == pytest.approx(2.0 * base["log_prob_time"])
     assert answer(reward_time="60")["step_time"] == pytest.approx(base["step_time"] + 60.0)
     assert 0.0 <= base["idle_share"] < 1.0

@@ -139,7 +139,7 @@ def test_the_stages_of_a_copy_are_what_brute_force_finds(
     assert answer["accelerators"] <= least.min() and words in answer["answer"]
     stated = {name: answer[name] for name in ("tensor_parallel", "pipeline_parallel", "concurrency")}
     again = answer_of(form(mode="continuous", num_accelerators=answer["copy_size"], **stated), catalog)
-    assert again["accelerators"] == answer["accelerators"] and again["tpot"] == answer["tpot"]
+    assert again["accelerators"] == answer["accelerators"] and answer["tpot"] <= again["tpot"] <= 1.0 / speed
     free, flat = (serving_ways(form(**more), catalog) for more in ({}, {"pipeline_parallel": 1.0}))
     assert free[0].accelerators <= flat[0].accelerators
     assert {float(way.plan.number("pipeline_parallel")[0]) for way in flat} == {1.0}

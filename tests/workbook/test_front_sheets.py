@@ -82,15 +82,17 @@ CHOSEN = (
     "tensor_parallel", "expert_parallel", "data_parallel_attention", "concurrency", "precision", "software", "mode",
     "expert_dispatch", "two_batch_overlap", "prefill_tokens", "redundant_experts", "prefill_accelerators",
     "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention", "kv_precision",
+    "pipeline_parallel", "prefill_pipeline_parallel",
 )  # fmt: skip
 
 
 def copy_of(asked: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The plan of a copy, from the answer alone."""
+    """The plan of a copy with its share of the users, from the answer alone."""
     plan = {name: asked[name] for name in ("model", "accelerator", "prompt length", "output length")}
     plan["num accelerators"] = result["copy_size"]
     stated = {name: result[name] for name in CHOSEN if result[name] == result[name] and result[name] != ""}
     own = {name.replace("_", " "): value for name, value in stated.items()}
+    own["concurrency"] = min(own["concurrency"], float(np.ceil(result["users"] / result["copies"] * (1.0 - 1e-9))))
     return plan | own | ({flag: "yes" if own[flag] else "no"} if (flag := "two batch overlap") in own else {})
 
 
@@ -104,7 +106,7 @@ def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog
     for name in set(shared) - {"tokens_per_second", "accelerator_hour_cost"}:  # the output of the whole fleet
         assert results.number(name)[0] == result[name], f"{name}: one number under one name"
     # The fleet's cost is that of its copies over the share of it that is used.
-    used = result["users"] / result["concurrency"] * result["copy_size"] / result["accelerators"]
+    used = result["users"] / plan["concurrency"] * result["copy_size"] / result["accelerators"]
     spread = result["cost_per_million_output_tokens_all_in"] / used
     assert result["fleet_cost_per_million_output_tokens"] == pytest.approx(spread, rel=1e-9)
     dear = answered(catalog, "serve", **{**ASKED, "hour price": 2.0 * 3600.0 * result["hour_price"]}, mode=mode)
@@ -270,7 +272,7 @@ def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
     assert far["trust"] == "EXTRAPOLATED" and "far from theirs" in far["trust_reason"]
     near = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "mode": "continuous"})
     assert near["trust"] == "INTERPOLATED"
-    assert "No measured run is near this way: an estimate;" in far["answer"]
+    assert "No measured run is near this way;" in far["answer"]
     assert f"; {near['accelerators']:,.0f} H200 with SGLang in one pool are near measured runs." in far["answer"]
     other = answered(catalog, "serve", **{**ASKED, "model": "Qwen2.5-72B"})
     assert other["trust"] == "INTERPOLATED" and "none of Qwen2.5-72B" in other["trust_reason"]  # others on H200

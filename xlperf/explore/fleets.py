@@ -289,11 +289,13 @@ class FleetSearch(FleetMappings):
                 need = (prefill if part == PREFILL else plans.number(COUNT) - prefill) / rate
             return Probed.of(with_columns(plans, concurrency=np.maximum(batch, 1.0)), need, need)
         load, share = batch * size / replica, np.ones(len(batch))
-        if demand.load == demand.load:
-            share = np.where(load >= demand.load, demand.load / np.maximum(load, 1.0), 0.0)
+        reached = load >= (0.0 if np.isnan(demand.load) else demand.load)
+        if demand.load == demand.load:  # loads that come near it are first: with other options they may reach it
+            share = np.where(reached, demand.load / np.maximum(load, 1.0), ROUND * load / demand.load)
         with np.errstate(divide="ignore"):
             copies = demand.rate / (rate * share) if demand.is_rate else demand.users / (load * share)
-        plans = with_columns(plans, concurrency=np.maximum(np.round(load * share), 1.0))
+        stated = np.where(reached, np.maximum(np.round(load * share), 1.0), demand.load)
+        plans = with_columns(plans, concurrency=stated)
         return Probed.of(plans, np.ceil(copies * (1.0 - ROUND)) * size, copies * size)
 
     def queued(self, plans: Table) -> Table:
