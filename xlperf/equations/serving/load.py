@@ -218,9 +218,7 @@ class RequestLoad(NamedTuple):
     pass_tokens: Array  # most tokens of a prefill pass [-]
     mixed: Array  # 1: prefill passes share a batch with decode steps (chunked prefill); 0: they alternate [-]
     balance_rows: Array  # GEMM rows from which the GEMM is compute-bound [-]
-    prefill_overlap: (
-        Array  # prefills in progress at once in a full pipeline: latency over the time of its busiest stage
-    )
+    prefill_overlap: Array  # prefills in progress at once in a full pipeline [-]
 
     def take(self, rows: np.ndarray) -> RequestLoad:
         """Select rows."""
