@@ -272,8 +272,8 @@ def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
     assert far["trust"] == "EXTRAPOLATED" and "far from theirs" in far["trust_reason"]
     near = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "mode": "continuous"})
     assert near["trust"] == "INTERPOLATED"
-    assert "No measured run is near this way;" in far["answer"]
-    assert f"; {near['accelerators']:,.0f} H200 with SGLang in one pool are near measured runs." in far["answer"]
+    said = f"No measured run is near this way; {near['accelerators']:,.0f} H200 with SGLang in one pool are near some."
+    assert said in far["answer"]
     other = answered(catalog, "serve", **{**ASKED, "model": "Qwen2.5-72B"})
     assert other["trust"] == "INTERPOLATED" and "none of Qwen2.5-72B" in other["trust_reason"]  # others on H200
     assert answered(catalog, "serve", **{**ASKED, "accelerator": "MI325X"})["trust"] != "MEASURED"
