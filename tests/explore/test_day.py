@@ -152,6 +152,10 @@ def test_words() -> None:
     for wrong, words in (
         ({"load_by_hour": "1 2 3"}, "24 numbers"),
         ({"other_models": "Qwen3-8B"}, "got 'Qwen3-8B'"),
+        *(
+            ({"other_models": f"Qwen3-8B {words}"}, "got 'Qwen3-8B ")
+            for words in ("1.2.3", "9" * 400, "5 +" + "9" * 30)
+        ),
         ({"other_models": "Qwen3-8Z 20"}, "unknown model"),
         ({"load_by_hour": " ".join(["-1"] * 24)}, "24 numbers"),
         ({"accelerators": "1", "request_rate": "400"}, "fewer than the"),

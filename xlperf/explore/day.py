@@ -30,7 +30,7 @@ _SERVED = ("model", "accelerator", "prompt_length", "output_length", "speed_per_
 _MOST_UNITS = 256  # most units of training accelerators; larger fleets train in larger units [-]
 
 
-_OTHER = re.compile(r"(\S.*?)\s+(\d[\d.]*)(?:\s*/s)?(?:\s*([+-]\d+)\s*h?)?")
+_OTHER = re.compile(r"(\S.*?)\s+(\d+(?:\.\d+)?)(?:\s*/s)?(?:\s*([+-]\d{1,3})\s*h?)?")
 """Another model of the machines: name, requests per second, and hours by which its day is shifted."""
 
 
@@ -105,10 +105,8 @@ def _other_forms(form: Table, catalog: Catalog) -> list[Table]:
     load = load_by_hour(form) / form.stated("request_rate")
     for part in filter(None, map(str.strip, form.text("other_models")[0].split(";"))):
         read = _OTHER.fullmatch(part)
-        if read is None or not float(read[2]) > 0.0:
-            problem = (
-                f"other models must be names with requests per second, as Qwen3-32B 20; Qwen3-8B 50 +8 h, got {part!r}"
-            )
+        if read is None or not 0.0 < float(read[2]) < np.inf:
+            problem = f"other models must be names with requests per second, as Qwen3-32B 20; Qwen3-8B 50 +8 h, got {part!r:.60}"
             raise InputError(Fault(place, problem))
         row = catalog.rows("models", np.array([read[1]], dtype=object), form, "other_models")[0]
         words = " ".join(f"{share:.9g}" for share in np.roll(load, int(read[3] or 0)).tolist())
