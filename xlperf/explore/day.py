@@ -106,7 +106,8 @@ def _other_forms(form: Table, catalog: Catalog) -> list[Table]:
     for part in filter(None, map(str.strip, form.text("other_models")[0].split(";"))):
         read = _OTHER.fullmatch(part)
         if read is None or not 0.0 < float(read[2]) < np.inf:
-            problem = f"other models must be names with requests per second, as Qwen3-32B 20; Qwen3-8B 50 +8 h, got {part!r:.60}"
+            words = "names with requests per second, as Qwen3-32B 20; Qwen3-8B 50 +8 h"
+            problem = f"other models must be {words}, got {part!r:.60}"
             raise InputError(Fault(place, problem))
         row = catalog.rows("models", np.array([read[1]], dtype=object), form, "other_models")[0]
         words = " ".join(f"{share:.9g}" for share in np.roll(load, int(read[3] or 0)).tolist())
