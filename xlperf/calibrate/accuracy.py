@@ -332,7 +332,7 @@ class Page:
     def own_runs(self) -> Table:
         """Errors of other rows of a source after own runs of it."""
         header, lines = accuracy_table(accuracies(sources_left_out(self.published, self.catalog, self.step)))
-        columns = range(7)
+        columns = range(9)
         shown = [tuple(line[at] for at in columns) for line in lines if line[1] in _SHOWN_RUNS]
         return tuple(header[at] for at in columns), shown
 

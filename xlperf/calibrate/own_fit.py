@@ -331,6 +331,7 @@ class Outcome:
     half_width: Array  # of the band at width 1; it grows as the width to the power of 1 less ``unknown`` [-]
     unknown: Array
     cover: Array  # half-width that runs of equal settings give at least [-]
+    alike: Array  # 1 where a run has the model, accelerator and software of the row, else 0
 
     @property
     def errors(self) -> tuple[Array, Array, Array]:
@@ -353,9 +354,10 @@ def _outcome(source: Source, effects: Effects, number: int) -> Outcome:
         wide = band(learned, np.where(np.isnan(known), learned.first, known))
         moved = (np.zeros(len(rest)), learned.mean, np.full(len(rest), source.ratios[some].mean()))
         errors = [np.abs(np.expm1(mean - ratio)) for mean in moved]
-        parts.append(
-            [*errors, ratio - learned.mean, wide, np.where(np.isnan(known), 0.0, learned.unknown), learned.cover]
-        )
+        names = source.places.names
+        alike = (names[rest][:, None] == names[some][None]).all(-1).any(-1)
+        unknown = np.where(np.isnan(known), 0.0, learned.unknown)
+        parts.append([*errors, ratio - learned.mean, wide, unknown, learned.cover, alike.astype(np.float64)])
     return Outcome(*np.concatenate(parts, axis=1))
 
 
@@ -363,7 +365,8 @@ def _outcome(source: Source, effects: Effects, number: int) -> Outcome:
 class Accuracy:
     """Median errors of other rows of left-out sources after some runs, and the share in the 80 % band. [-]
 
-    A median is over the sources' medians; ``rows`` are medians over all pairs of runs and other rows.
+    A median is over the sources' medians; ``alike``: of the rows with model, accelerator and software of a run, without
+    runs and with them; ``rows`` are medians over all pairs of runs and other rows.
     """
 
     quantity: str
@@ -371,6 +374,7 @@ class Accuracy:
     sources: int
     medians: tuple[float, ...]
     inside: float
+    alike: tuple[float, ...]
     rows: tuple[float, ...]
 
 
@@ -384,19 +388,30 @@ def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
                 continue
             outcomes = [_outcome(source, effects_of(quantity), number) for source in with_number]
             columns = list(zip(*(outcome.errors for outcome in outcomes), strict=True))
-            medians = tuple(float(np.median([np.median(errors) for errors in column])) for column in columns)
+            medians = tuple(_middle(column) for column in columns)
+            alike = tuple(
+                _middle([errors[outcome.alike > 0.0] for outcome, errors in zip(outcomes, column, strict=True)])
+                for column in columns[:2]
+            )
             pairs = tuple(float(np.median(np.concatenate(column))) for column in columns)
             inside = float(np.mean([outcome.inside(effects_of(quantity).width) for outcome in outcomes]))
-            result.append(Accuracy(quantity, number, len(with_number), medians, inside, pairs))
+            result.append(Accuracy(quantity, number, len(with_number), medians, inside, alike, pairs))
     return result
+
+
+def _middle(sources: Sequence[Array]) -> float:
+    """Median over the medians of the sources that have values; NaN if none has."""
+    medians = [float(np.median(errors)) for errors in sources if len(errors)]
+    return float(np.median(medians)) if medians else math.nan
 
 
 def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines of a table of accuracies."""
     header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
+              "same model, machine, software", "with them",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip
     return header, [
         (NAMES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}", *map(percent, accuracy.medians),
-         percent(accuracy.inside, 0), *map(percent, accuracy.rows))
+         percent(accuracy.inside, 0), *map(percent, accuracy.alike), *map(percent, accuracy.rows))
         for accuracy in result
     ]  # fmt: skip
