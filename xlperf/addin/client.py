@@ -89,9 +89,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class Client:
-    """One worker process and the calls to it; safe to use from several threads. A call beyond ``time_limit`` [s] ends
-    it.
-    """
+    """One worker process and the calls to it, from any thread; a call beyond ``time_limit`` [s] ends it."""
 
     def __init__(self, command: list[str], time_limit: float = TIME_LIMIT) -> None:
         self._command = list(command)
@@ -130,9 +128,7 @@ class Client:
                 self._end()
 
     def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values of a worksheet function, whose arguments are scalars, None, or lists of rows. Raises
-        WorkerError.
-        """
+        """Block of values of a worksheet function of scalars, None, or lists of rows. Raises WorkerError."""
         return cast("list[list[Any]]", self._answer({"function": function, "arguments": arguments})["rows"])
 
     def call_with_others(

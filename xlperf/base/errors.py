@@ -126,9 +126,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A clause with the nearest known names, ``did you mean A, B?``, or with the start of the list, ``known: ...``:
-    names that start with the unknown name, that contain it, and similar spellings; case and punctuation do not count.
-    """
+    """A clause with the nearest known names, ``did you mean A, B?``, or with the first ones, ``known: ...``."""
     return _nearest(name, tuple(known), count)
 
 

@@ -44,15 +44,11 @@ _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median 
 LONG = 50.0  # products shorter than this are not counted: kernel launch dominates their time [us]
 WIDER = {("matrix product over 50 us", "B200-SXM-180GB", "fp8"): 0.08}
 _OPERATIONS = {
-    "gemm": ("matrix product over 50 us", 0.05),
-    "attention": ("flash attention", 0.08),
-    "attention_backward": ("attention, both passes", 0.08),
-    "all_reduce": ("all-reduce", 0.08),
-    "all_gather": ("all-gather", 0.08),
-    "reduce_scatter": ("reduce-scatter", 0.08),
-    "all_to_all": ("all-to-all", 0.08),
+    "gemm": ("matrix product over 50 us", 0.05), "attention": ("flash attention", 0.08),
+    "attention_backward": ("attention, both passes", 0.08), "all_reduce": ("all-reduce", 0.08),
+    "all_gather": ("all-gather", 0.08), "reduce_scatter": ("reduce-scatter", 0.08), "all_to_all": ("all-to-all", 0.08),
     "attention_decode": ("attention, decoding", math.nan),
-}
+}  # fmt: skip
 """Name of an operation by family, and its largest acceptable median error, of which :data:`WIDER` has exceptions."""
 _BY_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -116,9 +112,7 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 def cross_validated_errors(
     published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
 ) -> list[Errors]:
-    """Leave-one-model-out errors of each kind of row, under the calibration that was fitted on them: times, then
-    memory.
-    """
+    """Leave-one-model-out errors of each kind of row under its own calibration: times, then memory."""
     compared = (QUANTITIES, (MEMORY,))
     results = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
     return [errors for errors in results if len(errors)]
@@ -177,9 +171,7 @@ _AS_PUBLISHED = " as published"
 
 
 def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Sequence[Errors]) -> str:
-    """Text of ``measured.csv``, a row per model and accelerator with predicted published runs; fitted rows have the
-    errors of leave-one-model-out cross-validation.
-    """
+    """Text of ``measured.csv``, a row per model and accelerator; fitted rows have leave-one-model-out errors."""
     left_out = {
         (compared.kind, name): error
         for compared in errors
@@ -373,13 +365,9 @@ class Page:
 
 
 TABLES: dict[str, Callable[[Page], Table]] = {
-    "expected": Page.expected,
-    "accuracy": Page.short,
-    "groups": Page.groups,
-    "readings": Page.by_reading,
-    "deployments": Page.deployments,
-    "own-runs": Page.own_runs,
-}
+    "expected": Page.expected, "accuracy": Page.short, "groups": Page.groups, "readings": Page.by_reading,
+    "deployments": Page.deployments, "own-runs": Page.own_runs,
+}  # fmt: skip
 """Tables by the name of their markers."""
 
 

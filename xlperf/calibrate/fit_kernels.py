@@ -1,8 +1,6 @@
-"""Constants of kernel families and collective operations, fitted to kernel measurements.
+"""Constants of kernel families and collectives, fitted to kernel measurements by group.
 
-Each group of measurements (family, generation, precision, software) is fitted separately by
-:mod:`xlperf.calibrate.fitter`. A fixed share of the shapes, chosen by the hash of their sizes, is held out of the fit
-and gives the error. Unmeasured constants are derived or assumed, and marked as such.
+A share of the shapes, chosen by a hash, is held out and gives the error; other constants are derived or assumed.
 """
 
 from __future__ import annotations
@@ -52,8 +50,7 @@ _STARTS = (1.0, 0.5, 1.5)
 _NARROW = (0.2, 0.05)
 _LAUNCH_SHARE = 0.25
 _START, _STEP = 0.1, 1e-6
-_PULL = 1e-3
-"""Weight of the prior at the start of the search: one usual size away costs as much as a row that is 0.1 % off. [-]"""
+_PULL = 1e-3  # weight of the prior at the start: one usual size away costs as much as a row 0.1 % off [-]
 _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _USUAL_RATE = 0.8
@@ -92,9 +89,7 @@ class KernelFit:
 
 
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of all kernel families to rows of the sheet ``kernels``; the calibration of ``catalog`` is not
-    used.
-    """
+    """Fit the constants of all kernel families; the calibration of ``catalog`` is not used."""
     result = measurements(rows, catalog)
     products = result.families.get("gemm")
     shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
@@ -226,12 +221,9 @@ def _fit(
 
 
 def _solved(
-    family: str,
-    rows: KernelRows,
-    names: Sequence[str],
-    base: Mapping[str, float],
+    family: str, rows: KernelRows, names: Sequence[str], base: Mapping[str, float],
     time_of: Callable[[Constants], Array],
-) -> dict[str, float]:
+) -> dict[str, float]:  # fmt: skip
     """Least-squares fit of a group's constants; all trials of an optimiser step are one call of the equation.
 
     Launch times are positive and efficiencies at most 1. A weak prior at the start of the search fixes parameters that
@@ -243,16 +235,12 @@ def _solved(
         start["energy_per_flop"] = _drawn(rows)
     parameters = [
         Parameter(
-            family,
-            name,
-            start=start[name],
+            family, name, start=start[name],
             low=max(declared[name].low, _LAUNCH_SHARE * start[name]) if name == "launch_time" else math.nan,
-            high=1.0 if name in _SHARES else math.nan,
-            centre=start[name],
-            pull=_PULL,
+            high=1.0 if name in _SHARES else math.nan, centre=start[name], pull=_PULL,
         )
         for name in names
-    ]
+    ]  # fmt: skip
 
     def residuals(trials: Array) -> Array:
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
@@ -316,15 +304,11 @@ def _fit_both(
 
 
 def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
-    """Attention constants for forward and backward together: 2.5 times the forward pass at ratio 1, divided by the
-    ratio.
-    """
+    """Attention constants for both passes: 2.5 times the forward pass, divided by the ratio of efficiencies."""
     scale = {
-        "compute_efficiency": ratio,
-        "energy_per_flop": 1.0 / ratio,
-        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio,
-        "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
-    }
+        "compute_efficiency": ratio, "energy_per_flop": 1.0 / ratio,
+        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio, "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
+    }  # fmt: skip
     return {name: value * scale.get(name, 1.0) for name, value in forward.items()}
 
 

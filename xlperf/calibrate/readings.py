@@ -1,30 +1,15 @@
-r"""Readings: published runs of sources that no fit has read, each predicted once before anything was changed.
+r"""Readings: published runs of sources that no fit has read, as first predicted before anything was changed.
 
-The sheet ``first_predictions`` of ``validation.xlsx`` has a line per row and metric, written once, with the commit that
-predicted it. The first predictions are an unbiased test of what a new user sees; today's predictions of the same rows
-are biased if a later change responded to them.
-
-The 80 % bands are fitted on the first predictions by one rule. The half-width of a band, in the logarithm of the
-prediction, is
+Bands are fitted on the first predictions. Their half-width, in the logarithm of the prediction, is
 
 .. math:: h = m\,\sqrt{b^2 + u\,s^2 + (d f)^2}
 
-with four constants a quantity (step time, time per token, time to first token, memory of training): b where the
-software has published runs of the model on the accelerator, s added where it has none (u = 1), f for each unit of
-distance d, and the factor m of models with experts (:func:`xlperf.equations.plan.records.half_width`). They minimise
-the pinball loss of the size of the errors at 80 %; a publisher of n values weighs as much as the root of n. The rule is
-judged on publishers left out: the constants are fitted without a tenth of them at a time.
+with b for published runs of the software, model and accelerator, s added without one (u = 1), f for each unit of
+distance d, and m for models with experts: least pinball loss at 80 %, judged on publishers left out.
 
-A baseline predicts every run by one efficiency per quantity and generation of machines: its ideal time (or size) is its
-work at the peak of the machine. Steps: FLOP of the model over the peak rate. Tokens: weights and cache that a decode
-step reads over the memory bandwidth, and its FLOP over the peak rate in 16 bits. First tokens: FLOP of half of the
-prompts in flight over that rate. Memory of training: weights, gradients and optimizer states. A constant is the median
-of ideal over measured values over the rows of the fit, a source of n rows with the weight of the root of n, for each
-generation, and for dense models and models with experts.
-
-Published deployments are compared with the fleet that the form Serve recommends for the same load: a row of
-``published_deployments.csv`` states input and output tokens per second, the mean context of a request during decoding,
-and requests in flight. Prompt and output lengths follow from them.
+A baseline predicts every run by one efficiency per quantity and generation over an ideal value: FLOP or bytes at the
+peak of the machine. Deployments of ``published_deployments.csv`` are compared with the fleet that the form Serve
+recommends for their load.
 """
 
 from __future__ import annotations
@@ -39,17 +24,8 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
+from xlperf.calibrate import published_errors
 from xlperf.calibrate.fitter import FittedConstant, and_constants, rounded
-from xlperf.calibrate.published_errors import (
-    QUANTITIES,
-    UNSEEN,
-    Errors,
-    errors_of,
-    plans_of,
-    rows_to_fit,
-    vendor_lines,
-    weighted_quantile,
-)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
@@ -122,8 +98,8 @@ def _readings(
 ) -> Readings:
     kind, names = published.kind, {row for kind, row, _ in known if kind == published.kind}
     rows = published.take([row for row, name in enumerate(published.text["row_id"]) if name in names])
-    plans = plans_of(rows, catalog)
-    errors = errors_of(plans, tuple(NAMES))
+    plans = published_errors.plans_of(rows, catalog)
+    errors = published_errors.errors_of(plans, tuple(NAMES))
     row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
@@ -142,30 +118,22 @@ def _readings(
         few = errors.fitted + baselines.changes(plans, predicted(plans), errors)
     unread, distance = distances(plans) if kept else (np.zeros(0), np.zeros(0))
     return Readings(
-        row_ids=errors.row_ids,
-        quantity=errors.quantity,
+        row_ids=errors.row_ids, quantity=errors.quantity,
         source=np.array([rows.text["source_id"][row_of[name]] for name in errors.row_ids.tolist()], dtype=object),
         reading=np.array([_reading(group) for _, group in firsts], dtype=object),
-        line=vendor_lines(errors, catalog),
-        software=errors.software,
-        first=np.array([log for log, _ in firsts], dtype=np.float64),
-        today=errors.fitted,
-        few=few,
-        experts=errors.experts,
-        unread=unread[errors.plan],
-        distance=distance[errors.plan],
-    )
+        line=published_errors.vendor_lines(errors, catalog), software=errors.software,
+        first=np.array([log for log, _ in firsts], dtype=np.float64), today=errors.fitted, few=few,
+        experts=errors.experts, unread=unread[errors.plan], distance=distance[errors.plan],
+    )  # fmt: skip
 
 
 def _reading(group: str) -> str:
-    word = group.casefold().removeprefix(UNSEEN).split("-")[0]
+    word = group.casefold().removeprefix(published_errors.UNSEEN).split("-")[0]
     return word if word in _ORDER else _ORDER[0]
 
 
 def distances(plans: PublishedPlans) -> tuple[Array, Array]:
-    """Whether the software of each plan has no published run of its model on its accelerator, and its distance, read
-    off bands with one constant of 1 and all others 0.
-    """
+    """Whether a plan's software has no run of its model on its accelerator, and its distance, read off probed bands."""
     return _probed(plans, "source"), _probed(plans, "far")
 
 
@@ -256,8 +224,7 @@ def _fitted_band(readings: Readings, name: str) -> Array:
     return np.array([rounded(value) for value in np.exp(np.clip(logs, low, high)).tolist()])
 
 
-_FEWEST_SOURCES = 2
-"""Least number of sources that set a constant of a generation; one with fewer takes that of all machines. [-]"""
+_FEWEST_SOURCES = 2  # least number of sources that set a constant of a generation; others take that of all machines [-]
 Key = tuple[str, str, bool]  # quantity, generation of machines ("" for all) and whether the model has experts
 
 
@@ -291,7 +258,7 @@ class Baselines:
         logs: dict[Key, list[tuple[float, str]]] = {}
         for rows in published:
             if rows.kind != POWER:
-                for key, log, source in _logs(plans_of(rows_to_fit(rows), catalog)):
+                for key, log, source in _logs(published_errors.plans_of(published_errors.rows_to_fit(rows), catalog)):
                     for each in (key, (key[0], "", key[2])):
                         logs.setdefault(each, []).append((log, source))
         self.constants = {
@@ -300,7 +267,7 @@ class Baselines:
             if not key[1] or len({source for _, source in values}) >= _FEWEST_SOURCES
         }
 
-    def changes(self, plans: PublishedPlans, results: Table, errors: Errors) -> Array:
+    def changes(self, plans: PublishedPlans, results: Table, errors: published_errors.Errors) -> Array:
         """Logarithm of the baseline over the prediction of each entry; NaN without a constant."""
         shares = ideal_shares(plans, results)
         keys = zip(errors.quantity.tolist(), errors.generation.tolist(), errors.experts.tolist(), strict=True)
@@ -319,7 +286,10 @@ def _logs(plans: PublishedPlans) -> Iterator[tuple[Key, float, str]]:
     """Logarithms of ideal over measured values, with their keys and sources."""
     if not len(plans.plans):
         return
-    shares, errors = ideal_shares(plans, predicted(plans)), errors_of(plans, (*QUANTITIES, MEMORY))
+    shares, errors = (
+        ideal_shares(plans, predicted(plans)),
+        published_errors.errors_of(plans, (*published_errors.QUANTITIES, MEMORY)),
+    )
     source = plans.published.text["source_id"]
     for at, (quantity, plan) in enumerate(zip(errors.quantity.tolist(), errors.plan.tolist(), strict=True)):
         share = float(shares[quantity][plan]) if quantity in shares else math.nan
@@ -331,7 +301,7 @@ def _logs(plans: PublishedPlans) -> Iterator[tuple[Key, float, str]]:
 def _baseline(values: Sequence[tuple[float, str]]) -> float:
     count = Counter(source for _, source in values)
     weights = np.array([count[source] ** -0.5 for _, source in values])
-    return weighted_quantile(np.array([log for log, _ in values]), weights, 0.5)
+    return published_errors.weighted_quantile(np.array([log for log, _ in values]), weights, 0.5)
 
 
 _FILE = "calibrate/published_deployments.csv"
@@ -375,13 +345,9 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
     users, put_in, put_out = (float(row[name]) for name in ("users", "input_rate", "output_rate"))
     prompt, output = lengths(put_in, put_out, float(row["context"]))
     asked: dict[str, Any] = {
-        "model": row["model"],
-        "accelerator": row["accelerator"],
-        "users": users,
-        "prompt length": float(round(prompt)),
-        "output length": float(round(output)),
-        "speed per user": put_out / users,
-    }
+        "model": row["model"], "accelerator": row["accelerator"], "users": users, "prompt length": float(round(prompt)),
+        "output length": float(round(output)), "speed per user": put_out / users,
+    }  # fmt: skip
     texts = ("precision", "kv_precision")
     stated = {name: row[name] for name in _STATED if row[name]}
     return asked | {name.replace("_", " "): word if name in texts else float(word) for name, word in stated.items()}
@@ -390,10 +356,7 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
 def deployments(
     catalog: Catalog, progress: Callable[[int], None] | None = None, names: Sequence[str] = ()
 ) -> list[Deployment]:
-    """Published deployments with the answer of the form Serve for each, or for the given ``names``.
-
-    ``progress`` receives 1 after each deployment.
-    """
+    """Published deployments, or those of ``names``, with the answer of the form Serve for each."""
     result = []
     for row in resources.rows(_FILE):
         if names and row["name"] not in names:

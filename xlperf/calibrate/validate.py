@@ -40,9 +40,7 @@ TOLERANCE = 0.01  # largest relative difference of a computed parameter count fr
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of a group of records as fractions, NaN if none is known; ``in_band`` is the share of measurements in the
-    80 % band.
-    """
+    """Errors of a group of records as fractions, NaN if none is known; ``in_band``: share in the 80 % band."""
 
     key: tuple[str, ...]
     count: int
@@ -56,9 +54,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The worst acceptable value of a statistic for a group; ``metric`` is a published column or a quantity of the
-    primary records, blank for all of them.
-    """
+    """The worst value of a statistic for a group; ``metric``: a column or a primary quantity, blank for all."""
 
     group: str
     metric: str
@@ -80,9 +76,7 @@ class ValidationReport:
     tolerances: tuple[Tolerance, ...]
 
     def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
-        """Errors grouped by attributes of the records, such as source_id and metric; ``primary`` counts a row once per
-        quantity.
-        """
+        """Errors grouped by attributes of the records; ``primary`` counts a row once per quantity."""
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
             if record.primary or not primary:
@@ -178,17 +172,12 @@ def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
     chosen = list(records)
     errors = np.array([record.relative_error for record in chosen if record.covered])
     banded = [record for record in chosen if record.covered and not math.isnan(record.low + record.high)]
-    nothing = math.nan
-    return Summary(
-        key=tuple(key),
-        count=len(chosen),
-        coverage=len(errors) / len(chosen) if chosen else nothing,
-        mean=float(np.mean(errors)) if len(errors) else nothing,
-        median=float(np.median(errors)) if len(errors) else nothing,
-        p90=float(np.quantile(errors, 0.9)) if len(errors) else nothing,
-        max=float(np.max(errors)) if len(errors) else nothing,
-        in_band=sum(record.in_band for record in banded) / len(banded) if banded else nothing,
-    )
+    coverage = len(errors) / len(chosen) if chosen else math.nan
+    in_band = sum(record.in_band for record in banded) / len(banded) if banded else math.nan
+    sizes = [math.nan] * 4
+    if len(errors):
+        sizes = [float(np.mean(errors)), float(np.median(errors)), float(np.quantile(errors, 0.9)), float(max(errors))]
+    return Summary(tuple(key), len(chosen), coverage, *sizes, in_band)
 
 
 def records_of(
@@ -206,9 +195,7 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook; empty if there is none. Raises InputError for an unknown statistic or a bound
-    that is no number.
-    """
+    """Tolerances of a workbook, none without the sheet; InputError for a bad statistic or bound."""
     sheet = sheet_rows(path, "tolerances", "statistic")
     if sheet is None:
         return ()
@@ -237,11 +224,9 @@ def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
 
 
 def validate(
-    sources: Sequence[str | Path] | None,
-    catalog: Catalog,
-    leave_out: str | None = None,
+    sources: Sequence[str | Path] | None, catalog: Catalog, leave_out: str | None = None,
     progress: Callable[[int], None] | None = None,
-) -> ValidationReport:
+) -> ValidationReport:  # fmt: skip
     """Predict published rows, or plans with measured columns, and compare them with their measurements; default: the
     shipped ``validation.xlsx``. ``leave_out`` refits the calibration without measurements and predicts only their rows;
     otherwise the tolerances of the first workbook apply, or the shipped ones.
@@ -338,9 +323,7 @@ class Effect(NamedTuple):
 
 
 def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") -> Table:
-    """Rows of the sheet ``own_runs`` from plans with measured columns, beside those of the catalog; every ``auto`` is
-    resolved without the runs. Raises InputError, at ``origin``, if nothing is measured.
-    """
+    """Measured plans beside the ``own_runs`` of a catalog; InputError, at ``origin``, if nothing is measured."""
     plain = without_own_runs(catalog)
     added: list[Table] = []
     for table in tables:
@@ -436,18 +419,9 @@ def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:
         ratio = measured / predicted if name in LARGER and predicted > 0.0 else predicted / measured
         ends = [float(results[f"{name}_{end}"][row]) if f"{name}_low" in known else math.nan for end in ("low", "high")]
         yield Record(
-            row_id=str(plans.text("name")[row]) or plans.place(row, "name"),
-            source_id="measured",
-            group=f"own {plans.kind}",
-            accelerator=str(plans.text("accelerator")[row]),
-            metric=column.header,
-            measured=measured / factor,
-            predicted=predicted / factor,
-            relative_error=abs(ratio - 1.0),
-            reason=str(results.text("reason")[row]),
-            kind=plans.kind,
-            quantity=quantities[place],
-            primary=quantities[place] not in quantities[:place],
-            low=ends[0] / factor,
-            high=ends[1] / factor,
-        )
+            row_id=str(plans.text("name")[row]) or plans.place(row, "name"), source_id="measured",
+            group=f"own {plans.kind}", accelerator=str(plans.text("accelerator")[row]), metric=column.header,
+            measured=measured / factor, predicted=predicted / factor, relative_error=abs(ratio - 1.0),
+            reason=str(results.text("reason")[row]), kind=plans.kind, quantity=quantities[place],
+            primary=quantities[place] not in quantities[:place], low=ends[0] / factor, high=ends[1] / factor,
+        )  # fmt: skip

@@ -67,9 +67,7 @@ class CsvFile(NamedTuple):
 
 
 def read_csv(path: str | os.PathLike[str]) -> CsvFile:
-    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`. Commas,
-    semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as from Excel.
-    """
+    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`."""
     with opened(path, SIZE_LIMIT) as (stream, name):
         return _whole_csv(all_of(stream, name), name)
 
@@ -301,9 +299,7 @@ _LEAST, _MOST = 2**16, 2**24
 def csv_blocks(
     path: str | os.PathLike[str], wanted: Callable[[Sequence[str]], set[int]], rows: int
 ) -> Iterator[CsvFile]:
-    """A CSV file, as :func:`read_csv`, in one block at least of about ``rows`` rows; one block is in memory. Columns
-    that are not ``wanted`` may come back blank; rows longer than the header are refused at the end.
-    """
+    """A CSV file in blocks of about ``rows`` rows, one in memory; other columns than ``wanted`` may be blank."""
     with opened(path) as (stream, name):
         first = stream.read(_FIRST)
         if len(first) < _FIRST or first[:2] in UTF16 or b"\n" not in first:
@@ -382,11 +378,9 @@ class _Blocks:
         reading = arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
         parsing = arrow_csv.ParseOptions(delimiter=self.separator, quote_char=False, ignore_empty_lines=False)
         converting = arrow_csv.ConvertOptions(
-            check_utf8=False,
-            column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
-            include_columns=[names[position] for position in sorted(self._positions)],
-            null_values=[],
-        )
+            check_utf8=False, column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
+            include_columns=[names[position] for position in sorted(self._positions)], null_values=[],
+        )  # fmt: skip
         try:
             result = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
         except pa.ArrowInvalid:

@@ -31,9 +31,7 @@ class ParquetRows(NamedTuple):
 
 
 def parquet_blocks(path: Path, wanted: Callable[[Sequence[str]], set[int]], rows: int | None) -> Iterator[ParquetRows]:
-    """A Parquet file in one block at least of ``rows`` rows, None for all, in the memory of one; other columns than the
-    ``wanted`` are blank. InputError for no Parquet, a size beyond the limits, or several values in a cell.
-    """
+    """A Parquet file in blocks of ``rows`` rows, None for all; other columns than the ``wanted`` are blank."""
     if path.is_dir() or not path.exists():
         raise InputError(Fault(str(path), "is a folder" if path.is_dir() else "there is no such file"))
     try:

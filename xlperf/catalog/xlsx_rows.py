@@ -1,8 +1,7 @@
 """Rows added to a user's workbook or CSV table, and workbooks as text.
 
-A row is added by editing the part of the package that holds the sheet: charts, sparklines, conditional formats and
-macros are never read, and so never lost. The new row takes the formats of the last one; the Excel table, its
-filter, drop-downs and conditional formats grow over it.
+A row is added by editing the part of the package that holds the sheet, so that charts, formats and macros stay; it
+takes the formats of the last row, and the Excel table, its filter and drop-downs grow over it.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> tuple[str, list[str]]:
-    """Add a row, in the units of the schema, below the last one of a catalog sheet, in the units of its headers; its
-    cell, and columns of the row without a header on the sheet.
-    """
+    """Add a row, in the units of the schema, to a catalog sheet; its cell, and columns that have no header there."""
     with Workbook(path) as book:
         sheet = book.sheet(kind)
         block = find_block(book, sheet, kind) if sheet is not None else None
@@ -74,9 +71,7 @@ def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
-    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
-    """
+    """Add a row, in the units of the schema, to a catalog table as CSV, made if missing; the line of the row."""
     declared = table_schema(kind)
     lines: list[list[str]] = []
     if path.exists():
@@ -213,11 +208,8 @@ def _calculated_anew(book: str) -> str:
         return book.replace(match[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)
     return re.sub(
         r"</(\w+:)?(definedNames|sheets)>(?!.*</(?:\w+:)?definedNames>)",
-        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>',
-        book,
-        count=1,
-        flags=re.DOTALL,
-    )
+        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>', book, count=1, flags=re.DOTALL,
+    )  # fmt: skip
 
 
 def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mapping[str, str]) -> None:
@@ -232,9 +224,7 @@ def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mappin
 
 
 def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Sheets of a workbook as lines of text: one for a sheet and its Excel tables, then one for each filled row, cells
-    separated by tabs, formulas as formulas. The text does not depend on the program that saved it.
-    """
+    """Sheets of a workbook as lines of text, cells separated by tabs, formulas as formulas, whoever saved it."""
     sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
     with Workbook(path) as book:
         for sheet in book.sheets:

@@ -1,11 +1,8 @@
 """Published quantities beside the predicted ones: which column is compared with which result, and in what unit.
 
-Power and energy per token are compared twice. At the measured rate the work of a token is as predicted, done in the
-time that was measured: the residual is the error of the watts alone. At the predicted rate the error of the rate is
-included.
-
-Efficiencies are measured rates over physical limits, the quantiles that a quote is compared with: ``python -m
-xlperf.measurements.comparison`` writes ``explore/published_efficiencies.csv`` anew from the published rows.
+Power and energy are compared at the measured rate, for the error of the watts alone, and at the predicted rate.
+``python -m xlperf.measurements.comparison`` writes ``explore/published_efficiencies.csv`` anew, the quantiles of
+measured rates over physical limits that a quote is compared with.
 """
 
 from __future__ import annotations
@@ -37,20 +34,14 @@ _TRAINING_ORDER = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu
 _INFERENCE_ORDER = ("latency_s", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_pct")
 RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
 _RESULTS = {
-    "iter_time_s": ("step_time", "s"),
-    "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"),
-    "mfu_pct": ("mfu", "%"),
-    "hfu_pct": ("hfu", "%"),
-    "latency_s": ("latency", "s"),
-    "ttft_ms": ("ttft", "ms"),
-    "tpot_ms": ("tpot", "ms"),
+    "iter_time_s": ("step_time", "s"), "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"), "mfu_pct": ("mfu", "%"),
+    "hfu_pct": ("hfu", "%"), "latency_s": ("latency", "s"), "ttft_ms": ("ttft", "ms"), "tpot_ms": ("tpot", "ms"),
     "tokens_per_s": ("tokens_per_second", "token/s"),
     "tokens_per_s_per_gpu": ("tokens_per_second_per_accelerator", "token/s"),
-}
+}  # fmt: skip
 _NOTHING = (math.nan, math.nan, math.nan)
 _HARDWARE = "hardware"
-_BANDED = ("step_time", "tpot", "ttft", "memory")
-"""Results with a band of their own; other results use the band of the step time."""
+_BANDED = ("step_time", "tpot", "ttft", "memory")  # results with a band; others use the band of the step time
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +213,7 @@ class _Predictions:
         return rate, low, high, ""
 
     def _memory(self, plan: int, words: str) -> float:
-        """Memory in the unit and sense of ``mem_kind``: reserved is without the driver's share, ratios are of saved
-        activations.
-        """
+        """Memory in the unit and sense of ``mem_kind``: reserved memory excludes the driver's share."""
         words = words.casefold()
         if words.startswith("percent"):
             other = int(self._plans.reference[plan])
@@ -284,9 +273,7 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"  # vLLM's kernels of 2025 for such weights take 
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
-    """Rows of measured power as inference rows, and why a row is no plan, "" if it is; a missing output length follows
-    from the energies of a request and a token.
-    """
+    """Rows of measured power as inference rows, and why a row is no plan, "" if it is."""
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}
     blank = np.full(size, math.nan)

@@ -43,27 +43,22 @@ _PRECISIONS = dict.fromkeys(("bfloat16", "bf16", "fp16"), "bf16") | {"fp8": "fp8
 _PRECISIONS |= dict.fromkeys(("fp8_block", "fp8 (DeepGEMM)"), FP8_BLOCK)
 _OPERATIONS = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {"alltoall": "all_to_all"}
 _TIMES: dict[str, Callable[..., Array]] = {
-    "gemm": gemm_time,
-    "attention": attention_time,
-    "attention_backward": partial(attention_time, direction="backward"),
-    "attention_decode": decode_attention_time,
-    "vector": vector_time,
-}
+    "gemm": gemm_time, "attention": attention_time, "attention_backward": partial(attention_time, direction="backward"),
+    "attention_decode": decode_attention_time, "vector": vector_time,
+}  # fmt: skip
 """Times of kernels by family; others are collectives."""
 _WORDS = ("row_id", "source_id", "accelerator", "precision", "software")
 _NUMBER = r"[0-9.eE+\-]+"
 _FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
 _FLASH |= {"AITER": ANY, "AITER asm": ANY}
-_RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}
-"""Ranks per accelerator in runs that count its cores or dies."""
+_RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}  # in runs that count cores or dies
 _HALF_CHIP = "half a chip"
 _TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
 _SEEN_BY_HOST, _STARTS = 2.0, 1.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
 _FELT = 0.5  # share of the memory's bandwidth from which on a product would feel the memory
-_OWN_PAGES = ("tlx_paged_decode",)
-"""Sources in which every sequence has pages of its own, read once for a group of heads."""
+_OWN_PAGES = ("tlx_paged_decode",)  # sources whose sequences have pages of their own, read once for a group of heads
 
 
 @dataclass(frozen=True)
@@ -168,9 +163,7 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
 
 
 def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | None = None) -> Array:
-    """Time of the family's equation, (rows, trials), with constants (rows, 1), (1, 1) or (1, trials); ``forward``
-    constants serve rows that measure both passes of attention together.
-    """
+    """Time of the family's equation, (rows, trials); ``forward`` constants serve rows of both attention passes."""
     device = rows.machine.device
     given = {name: values[:, None] for name, values in rows.arguments.items()}
     if rows.family == "attention_backward":
@@ -335,15 +328,9 @@ def _attention(row: Row) -> _Parsed:
     causal = float(_text(row, "causal").casefold() in ("true", "1", "1.0", "yes"))
     both_passes = _text(row, "direction") == "fwd+bwd"
     arguments = {
-        "batch": _number(row, "batch"),
-        "num_heads": heads,
-        "num_query_groups": groups if groups > 0 else heads,
-        "query_length": length,
-        "key_length": length,
-        "head_size": head_size,
-        "causal": causal,
-        "element_size": size,
-    }
+        "batch": _number(row, "batch"), "num_heads": heads, "num_query_groups": groups if groups > 0 else heads,
+        "query_length": length, "key_length": length, "head_size": head_size, "causal": causal, "element_size": size,
+    }  # fmt: skip
     time = _microseconds(row)
     if not time > 0.0:
         counted = (3.5 if both_passes else 1.0) * (0.5 if causal else 1.0)

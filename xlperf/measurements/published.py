@@ -83,9 +83,7 @@ class PublishedPlans:
 
 
 def read_published(path: str | Path) -> list[Published]:
-    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook; missing
-    columns are blank, others are ignored unless they look misspelt.
-    """
+    """Published rows of each kind in a CSV file or workbook; other columns are faults if they look misspelt."""
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xlsm"):
         return _from_workbook(path)
@@ -128,9 +126,7 @@ def read_power(path: str | Path) -> list[Published]:
 
 
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
-    """Header, rows and ``place(row, column)`` of the table whose header has the column ``first``, as text; None without
-    it. InputError if a value is an error or an unsaved formula.
-    """
+    """Header, rows as text and places of the table whose header has the column ``first``; None without it."""
     with Workbook(path) as book:
         sheet = book.sheet(name)
         cells = book.cells(sheet) if sheet is not None else {}
@@ -228,13 +224,9 @@ def _numbers(values: Sequence[str], name: str, sort: str, place: Place, faults: 
 
 
 _SHAPE = {
-    "layers": "num_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_query_groups",
-    "ffn": "ffn_hidden_size",
-    "vocab": "vocab_size",
-}
+    "layers": "num_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "kv_heads": "num_query_groups",
+    "ffn": "ffn_hidden_size", "vocab": "vocab_size",
+}  # fmt: skip
 _REDUCED = re.compile(r"^(?P<base>.+?)-(?:l\d+|proxy)$", re.IGNORECASE)
 _FLAGS = {"yes": 1.0, "no": 0.0, "": float("nan")}
 _GIGA = factor("G")

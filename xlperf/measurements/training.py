@@ -64,23 +64,13 @@ _RECIPES = {
 _SHARDED = "fsdp"
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
 _PLAIN = {
-    "tensor_parallel": "tp",
-    "pipeline_parallel": "pp",
-    "virtual_pipeline": "vp",
-    "context_parallel": "cp",
-    "expert_parallel": "ep",
-    "expert_tensor_parallel": "etp",
-    "num_accelerators": "n_gpus",
-    "global_batch_size": "gbs",
-    "micro_batch_size": "mbs",
-    "sequence_length": "seq_len",
-    "zero_stage": "zero_stage",
-    "sequence_parallel": "sp",
-}
+    "tensor_parallel": "tp", "pipeline_parallel": "pp", "virtual_pipeline": "vp", "context_parallel": "cp",
+    "expert_parallel": "ep", "expert_tensor_parallel": "etp", "num_accelerators": "n_gpus", "global_batch_size": "gbs",
+    "micro_batch_size": "mbs", "sequence_length": "seq_len", "zero_stage": "zero_stage", "sequence_parallel": "sp",
+}  # fmt: skip
 _RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", "nemo-bridge")
-_CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")
-"""Words of notes on a loss whose settings do not state its kernels."""
+_CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")  # in notes on a loss whose settings do not state its kernels
 _ADAPTER_RANK = 16.0  # rank of adapters that a row of fine-tuning does not state (assumption)
 _ROUNDED = 0.1  # most that a printed global batch may be off a whole number of micro-batches
 _WHOLE: dict[str, object] = {"sequence_parallel": 0.0, "recompute": "none", "recompute_modules": ""}
@@ -147,11 +137,9 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def published_plans(
-    kind: str,
-    published: Published,
-    models: ModelNames,
+    kind: str, published: Published, models: ModelNames,
     plans_of: Callable[[int], tuple[list[dict[str, object]], list[str]]],
-) -> PublishedPlans:
+) -> PublishedPlans:  # fmt: skip
     """Published rows by ``plans_of(row)``: plans (the second is the denominator of the first) and notes."""
     rows: list[dict[str, object]] = []
     index: list[int] = []
@@ -201,14 +189,12 @@ def _plan(
     remarks = [note] if note else []
     printed = text["software"].casefold()
     plan: dict[str, object] = {
-        "name": text["row_id"],
-        "model": model,
-        "accelerator": text["gpu"],
+        "name": text["row_id"], "model": model, "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
         "software": nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed,
         "software_release": nemo_release(text["source"]) if printed in _NAMED_NEMO else "",
         "recompute_modules": _MODULES.get(text["recompute"].casefold(), ""),
-    }
+    }  # fmt: skip
     if text["data_sharding"] == _SHARDED and math.isnan(_value(plan, "zero_stage")):
         plan["zero_stage"] = 3.0
     stated = stated_settings("training", text["settings"])

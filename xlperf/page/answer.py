@@ -134,12 +134,10 @@ def curve(
     mark = '<circle cx="{:.1f}" cy="{:.1f}" r="6"/>'.format(*at(marked)) if marked else ""
     bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     lines = [
-        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>',
-        f'<polyline points="{drawn}"/>',
-        mark,
+        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>', f'<polyline points="{drawn}"/>', mark,
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
-    ]
+    ]  # fmt: skip
     for along in marks[0]:
         x = at((along, 0.0))[0]
         lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{along:,.10g}</text>')
@@ -268,6 +266,11 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
             for words, shown in points
         ],
     }
+    sections = [
+        f'<h2>{text(titles[name])}</h2><div class="wide">{table(block)}</div>'
+        for name, block in nested.items()
+        if block
+    ]
     first, more = _parted(answer.words)
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -275,7 +278,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
         tiles="".join(lines), charts="".join(_charts(answer)),
-        tables="".join(_section(titles[name], block) for name, block in nested.items() if block),
+        tables="".join(sections),
         others=_others(asked, points), notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
         card=card(answer.card), grid=json.dumps(grid).replace("<", "\\u003c"),
     )  # fmt: skip
@@ -289,10 +292,6 @@ def _parted(words: str) -> tuple[str, str]:
     """
     first, stop, more = words.partition(". ")
     return f"{first}{stop.strip()}", more
-
-
-def _section(title: str, block: list[Part]) -> str:
-    return f'<h2>{text(title)}</h2><div class="wide">{table(block)}</div>'
 
 
 def _band(one: Shown) -> str:
@@ -392,10 +391,7 @@ def write_tables(
     output: str, title: str, lines: Sequence[str], tables: Sequence[tuple[str, list[Part]]],
     charts: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
-    """Write tables as a page below a title and some sentences; the file is replaced when the page is complete.
-
-    ``charts``: drawings above each table; a chart of its first result if there are none.
-    """
+    """Write tables as a page, with ``charts`` or one of the first result above each; replaced when complete."""
     drawn = [_chart(block) for _, block in tables] if charts is None else charts
     template = resources.table("page/answer.html").read_text(encoding="utf-8")
     head = Template(template.partition("<body>")[0]).substitute(title=text(f"xlperf {__version__}: {title}"))

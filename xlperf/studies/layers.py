@@ -81,19 +81,15 @@ def _detail(
     return outcome.sheet_of(
         "operators",
         [
-            ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]),
-            ("plan", plan),
-            ("phase", table["phase"]),
-            ("operator", table["operator"]),
+            ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]), ("plan", plan),
+            ("phase", table["phase"]), ("operator", table["operator"]),
             *outcome.result_columns(table, ("m", "n", "k", "flop", "traffic")),
-            (fields["arithmetic_intensity"], flop / traffic),
-            ("ridge", peak / bandwidth),
+            (fields["arithmetic_intensity"], flop / traffic), ("ridge", peak / bandwidth),
             *outcome.result_columns(table, ("ideal_time", "tile_time", "efficiency_time", "power_time", "time")),
-            ("share_of_peak_rate", flop / time / peak),
-            ("share_of_memory_bandwidth", traffic / time / bandwidth),
+            ("share_of_peak_rate", flop / time / peak), ("share_of_memory_bandwidth", traffic / time / bandwidth),
             *((fields[name], table[name]) for name in ("bound", "ideal_bound")),
         ],
-    )
+    )  # fmt: skip
 
 
 def _times(operators: Mapping[int, Table], names: Sequence[str]) -> outcome.StudySheet:

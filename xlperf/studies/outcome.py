@@ -116,10 +116,7 @@ class StudySheet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Findings, sheets, and plans with their results for the sheets of every report.
-
-    ``catalog`` includes devices derived by the study; ``facts`` are numbers in the advice, in words.
-    """
+    """Findings, sheets, and plans with results; ``catalog`` has derived devices, ``facts`` numbers of the advice."""
 
     findings: Sequence[Finding]
     sheets: Sequence[StudySheet]
@@ -319,13 +316,9 @@ def charts_of(
 
 
 def sheet_of(
-    kind: str,
-    columns: Iterable[tuple[Column | str, Iterable[object]]],
-    charts: Sequence[Chart] | None = None,
-    name: str = "",
-    series: Sequence[str] = (),
-    **facts: object,
-) -> StudySheet:
+    kind: str, columns: Iterable[tuple[Column | str, Iterable[object]]], charts: Sequence[Chart] | None = None,
+    name: str = "", series: Sequence[str] = (), **facts: object,
+) -> StudySheet:  # fmt: skip
     """A sheet that sheets.csv, columns.csv and charts.csv declare, from the values of its columns.
 
     ``facts`` stand in its heading, columns and charts. A column that is not declared holds labels, the key if it is

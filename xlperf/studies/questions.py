@@ -87,11 +87,8 @@ def host_memory(inputs: Inputs) -> Outcome:
     names = ("host_memory", "hit_rate", "ttft_later", "cost_per_session", "worth_per_month", "pays")
     size = [f"{case}: {value:,.0f} GB" for case, value in zip(cases, shown(memory, "host_memory"), strict=True)]
     columns: Columns = [
-        ("size", size),
-        ("case", cases),
-        *result_columns(memory, names),
-        ("sessions_per_accelerator", alive),
-    ]
+        ("size", size), ("case", cases), *result_columns(memory, names), ("sessions_per_accelerator", alive),
+    ]  # fmt: skip
     plans: list[tuple[Table, Table]] = []
     if fleets:
         plans = [(stacked([fleet.plan for fleet in fleets]), stacked([fleet.results for fleet in fleets]))]
@@ -166,11 +163,9 @@ def rl_modes(inputs: Inputs) -> Outcome:
     names = ("step_time", "rollout_accelerators", "training_accelerators", "rollout_time", "tail_time", "training_time",
              "idle_share", "step_cost")  # fmt: skip
     columns: Columns = [
-        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]),
-        ("mode", [mode for _, mode in cases]),
-        ("output_length", np.array([length for length, _ in cases])),
-        *result_columns(table, names),
-    ]
+        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]), ("mode", [mode for _, mode in cases]),
+        ("output_length", np.array([length for length, _ in cases])), *result_columns(table, names),
+    ]  # fmt: skip
     evaluated = [(stacked(plans), evaluate(stacked(plans), inputs.catalog))] if plans else []
     return Outcome(list(_rl_findings(cases, table)), [sheet_of("rl modes", columns)], inputs.catalog, evaluated)
 
