@@ -56,9 +56,8 @@ def vba_module(registry: Iterable[Function]) -> str:
     known = list(registry)
     helpers = glue("excel.bas") + "\n" + glue("ribbon.bas")
     helpers = helpers.replace("SERVER_MODULE", SERVER_MODULE).replace("VERSION_OF_PACKAGE", __version__)
-    return "\n".join(
-        [f'Attribute VB_Name = "{MODULE}"\n{helpers}', _block_texts(), *map(_wrapper, known), _argument_texts(known)]
-    )
+    head = f'Attribute VB_Name = "{MODULE}"\n{helpers}'
+    return "\n".join([head, _block_texts(), *map(_wrapper, known), _argument_texts(known)])
 
 
 def _block_texts() -> str:

@@ -130,9 +130,8 @@ def functions() -> dict[str, Function]:
         name = PREFIX + result.upper()
         kind = next(kind for kind in PLAN_TABLES if result in results_of(kind).by_name)
         example = "{experts}" if result in _OF_EXPERT_POOLS else f"{{{kind}}}"
-        registry[name] = Function(
-            name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example
-        )
+        about = (of_plans, "value", "plans", result)
+        registry[name] = Function(name, _meaning(result), *about, arguments_of_example=example)
     return registry
 
 
@@ -165,10 +164,9 @@ def _arguments() -> dict[tuple[str, str], Argument]:
         if row["kind"] in ("number", "choice"):
             words += f": {', '.join(choices)}" if choices else f" [{unit}]" if unit != "-" else ""
             words += f"; left out: {default}." if default else "."
+        about = (row["kind"], row["optional"] == "yes", unit, default, row["bounds"], choices)
         for function in row["function"].split() or [""]:
-            arguments[function, row["argument"]] = Argument(
-                row["argument"], words, row["kind"], row["optional"] == "yes", unit, default, row["bounds"], choices
-            )
+            arguments[function, row["argument"]] = Argument(row["argument"], words, *about)
     return arguments
 
 

@@ -192,9 +192,8 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
         raise InputError(Fault(folder, "has files of another source; give an empty folder, or one of an earlier run"))
     source, copied = _pyodide(pyodide or PYODIDE)
     if wheel is not None and not (Path(wheel).is_file() and re.fullmatch(r"xlperf-[\w.+-]+\.whl", Path(wheel).name)):
-        raise InputError(
-            Fault("--wheel", f'must be a file such as xlperf-{__version__}-py3-none-any.whl, got "{wheel}"')
-        )
+        problem = f'must be a file such as xlperf-{__version__}-py3-none-any.whl, got "{wheel}"'
+        raise InputError(Fault("--wheel", problem))
     name = f"xlperf-{__version__}-py3-none-any.whl" if wheel is None else Path(wheel).name
     contents: dict[str, bytes] = {
         "manifest.xml": manifest(address).encode(), "functions.json": json.dumps(metadata(), indent=1).encode(),
@@ -208,9 +207,8 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
     for file in copied:
         (place / "pyodide").mkdir(exist_ok=True)
         shutil.copyfile(file, place / "pyodide" / file.name)
-    return (
-        f"{place}: put this folder on the web server at {address}, then add manifest.xml to Excel (xlperf guide excel)"
-    )
+    then = "then add manifest.xml to Excel (xlperf guide excel)"
+    return f"{place}: put this folder on the web server at {address}, {then}"
 
 
 def _folder(name: str) -> Path:

@@ -83,6 +83,12 @@ class InputError(XlperfError):
         return [*lines, f"... and {more:,} more fault{'s' if more > 1 else ''}"] if more > 0 else lines
 
 
+def raise_faults(faults: Sequence[Fault]) -> None:
+    """Raise all faults at once, if there are any."""
+    if faults:
+        raise InputError(faults)
+
+
 class OptionError(InputError):
     """Options that do not go together, or one is missing; a command adds its name and where its help is."""
 

@@ -6,8 +6,6 @@ are those of the rule fitted without a tenth of the publishers at a time.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +27,7 @@ from xlperf.calibrate.published_errors import QUANTITIES, Errors, log_errors, pl
 from xlperf.calibrate.readings import NAMES, Readings, deployment_table, deployments, readings_of, widths_left_out
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.csv_files import csv_text
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, format_and_load, model_traits
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_records
@@ -182,12 +181,8 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
     }
     ends = [f"{end} {name}" for name in RANGES for end in ("least", "most")]
     header = ["kind", "model", "shape", "active parameters", "accelerator", "generation", "rows", "median error", *ends]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*header, "software", "conditions"])
-    for rows in published:
-        writer.writerows(_rows_of(plans_of(rows, catalog), left_out))
-    return stream.getvalue()
+    lines = [line for rows in published for line in _rows_of(plans_of(rows, catalog), left_out)]
+    return csv_text([[*header, "software", "conditions"], *lines])
 
 
 def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> list[list[str]]:
@@ -213,9 +208,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
         names = Counter(str(table.text("model")[plan]).split(_AS_PUBLISHED)[0] for plan in own)
         error = [left_out.get((kind, ids[plans.index[plan]]), times[ids[plans.index[plan]]]) for plan in own]
         accelerators = catalog.tables["accelerators"]
-        ran = [
-            (software.words[software.codes[plan]].casefold(), condition.words[condition.codes[plan]]) for plan in own
-        ]
+        ran = [(software.words[software.codes[at]].casefold(), condition.words[condition.codes[at]]) for at in own]
         items.append([
             kind, max(sorted(names), key=lambda name: names[name]), shape,
             f"{float(np.median(active[models[own]])):.4g}",
@@ -335,11 +328,7 @@ class Page:
     def _line(self, quantity: str, experts: bool | None) -> tuple[str, ...]:
         chosen = self._mask(quantity, experts)
         rows = self.readings.take(chosen)
-        return (
-            quantity,
-            _KINDS[experts],
-            *_expected(rows.source, rows.first, rows.few, rows.today, self.widths[chosen]),
-        )
+        return quantity, _KINDS[experts], *_expected(rows.source, rows.first, rows.few, rows.today, self.widths[chosen])
 
     def _power(self) -> list[tuple[str, ...]]:
         """Line of measured power; its baseline is one share of the power limit, of the rows that power is fitted on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -21,6 +21,7 @@ from xlperf.calibrate.published_errors import UNSEEN, plans_of, seen_rows
 from xlperf.calibrate.readings import with_bands
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.tables import Progress
 from xlperf.engine.trust import model_traits
 from xlperf.explore.objectives import most_robust
 from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
@@ -73,7 +74,7 @@ class Choice:
 
 
 def alternatives_of(
-    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
+    published: Sequence[Published], catalog: Catalog, progress: Progress | None = None
 ) -> dict[str, list[Alternative]]:
     """Predicted runs by kind, without unseen groups; bands omit the widening for unknown sources."""
     by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
@@ -291,9 +292,7 @@ def collected_pairs() -> Published:
     )
 
 
-def runs_of(
-    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
-) -> list[Run]:
+def runs_of(published: Sequence[Published], catalog: Catalog, progress: Progress | None = None) -> list[Run]:
     """Serving runs with a prediction; training rows are skipped."""
     results = []
     for rows in published:
@@ -431,11 +430,9 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
     for kind in (ENGINES, POOLS, REPEATS):
         of_kind = [pair for pair in pairs if pair.kind == kind]
         publishers = sorted({pair.first.publisher for pair in of_kind})
+        by_publisher = {name: [pair for pair in of_kind if pair.first.publisher == name] for name in publishers}
         for name in (RATE, TOKEN):
-            lines = [
-                (publisher, [pair for pair in of_kind if pair.first.publisher == publisher]) for publisher in publishers
-            ]
-            scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in lines]
+            scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in by_publisher.items()]
             rows.append((kind, _EVERY, name, *Score.of(of_kind, name).words()))
             if len(publishers) > 1:
                 rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))

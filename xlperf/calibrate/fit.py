@@ -165,9 +165,8 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
         rows = [row for row in sorted(kept) if keys[row][0] in near]
         names = list(declared_constants()[of_family]) if of_family in parent_families() else [keys[min(gone)][1]]
         names = [name for name in names if name in declared_constants()[of_family]]
-        contexts = sorted(
-            {key for row in gone for key in _contexts(of_family, keys[row], [keys[at] for at in rows], chips)}
-        )
+        known = [keys[at] for at in rows]
+        contexts = sorted({key for row in gone for key in _contexts(of_family, keys[row], known, chips)})
         before, after = (
             Calibration(table.take(some)).values_of(of_family, names, contexts)
             for some in (rows, [row for row in rows if row not in gone])
@@ -192,10 +191,9 @@ def without_weak_rows(table: Table, catalog: Catalog, published: Sequence[Publis
     """Calibration without rows near a more general level, if predictions stay within :data:`MOST_MOVED`."""
     columns = [table.text(name, ANY).tolist() for name in ("generation", "precision", "software")]
     keys = list(zip(*columns, strict=True))
-    names, plans = list(zip(table.text("family"), table.text("constant"), strict=True)), []
+    names = list(zip(table.text("family"), table.text("constant"), strict=True))
+    plans = [published_errors.plans_of(rows, catalog) for rows in published]
     gaps = [(_gap(table, row, names[row], keys[row]), row) for row in range(len(table)) if keys[row] != (ANY, ANY, ANY)]
-    for rows in published:
-        plans.append(published_errors.plans_of(rows, catalog))
     kept, before = set(range(len(table))), _logs(plans, table)
     marks = [(family, constant, *key) for (family, constant), key in zip(names, keys, strict=True)]
     for gap, row in sorted(gaps):
@@ -314,9 +312,8 @@ def _left_out(
         remaining = np.setdiff1d(np.arange(len(table)), gone)
         subset, errors = published_errors.taken(plans, entries, of_group)
         catalog = subset.catalog.with_tables([published_errors.changed(table, values).take(remaining)])
-        result[of_group] = published_errors.aligned(
-            published_errors.log_errors(replace(subset, catalog=catalog), set(entries.quantity.tolist()))[0], errors
-        )
+        errors_by_row, _ = published_errors.log_errors(replace(subset, catalog=catalog), set(entries.quantity.tolist()))
+        result[of_group] = published_errors.aligned(errors_by_row, errors)
     return result
 
 
@@ -334,10 +331,8 @@ def _refitted(
         spreads, concerned = fitter.SPREADS[-1:], (responses.users & left_out).any(axis=1)
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(
-            trial, fixed=is_few or not used or trial.key in held, start=min(max(trial.first, trial.low), trial.high)
-        )
-        for trial, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+        replace(each, fixed=is_few or not used or each.key in held, start=min(max(each.first, each.low), each.high))
+        for each, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows))
@@ -426,9 +421,8 @@ def _is_of(table: Table, row: int, name: str, software: bool) -> bool:
 def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     """Catalog with fallback constants for unmeasured machines, software and precisions."""
     constants = training_constants(catalog.tables["calibration"])
-    result = fit_machines.kernels_of_other_generations(constants) + fit_machines.slowdowns_of_other_generations(
-        constants
-    )
+    result = fit_machines.kernels_of_other_generations(constants)
+    result += fit_machines.slowdowns_of_other_generations(constants)
     result += fit_machines.of_other_precisions(training_constants(catalog.tables["calibration"], "inference"))
     with_kernels = fitter.and_constants(catalog, result)
     constants = [row for row in constants if row.software != ANY]

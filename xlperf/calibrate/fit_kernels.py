@@ -96,9 +96,8 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _early_conversion(constants)
-    constants += best_products(
-        rows, catalog, {constant.generation for constant in constants if constant.family == "gemm"}, date
-    )
+    fitted = {row.generation for row in constants if row.family == "gemm"}
+    constants += best_products(rows, catalog, fitted, date)
     constants += _fall_backs(constants)
     constants += shared + library_tiles(date)
     if "attention" in result.families:
@@ -246,9 +245,8 @@ def _solved(
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
         return np.log(time / rows.time[:, None]).T
 
-    result = solve(
-        Problem(residuals, fitted_weights(rows), step=_STEP), parameters, _starts(names, np.array(list(start.values())))
-    )
+    problem = Problem(residuals, fitted_weights(rows), step=_STEP)
+    result = solve(problem, parameters, _starts(names, np.array(list(start.values()))))
     return {name: rounded(value) for name, value in zip(names, result.values.tolist(), strict=True)}
 
 
@@ -344,9 +342,7 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
     if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
         # All constants, so that fallbacks of unmeasured generations never mix with constants fitted here.
         row = row.assumed("not fitted, held while fitting", error=median)
-        results += [
-            replace(row, constant=name, value=value) for name, value in fit.base.items() if name not in fit.values
-        ]
+        results += [replace(row, constant=name, value=fit.base[name]) for name in fit.base if name not in fit.values]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
         return [constant for constant in results if constant.constant != "launch_time"]

@@ -126,9 +126,8 @@ def of_other_software(
     means = []
     for slowdown in _TRIED:
         result = needed(slowdown)
-        errors, _ = published_errors.log_errors(
-            replace(_without_name(plans), catalog=fitter.and_constants(plans.catalog, [result])), (STEP_TIME,)
-        )
+        tried = replace(_without_name(plans), catalog=fitter.and_constants(plans.catalog, [result]))
+        errors, _ = published_errors.log_errors(tried, (STEP_TIME,))
         medians = _medians(entries.software, entries.family, published_errors.aligned(errors, entries))
         means.append(added(medians) / len(medians))
     value = fitter.rounded(math.exp(float(np.interp(0.0, means, [math.log(slowdown) for slowdown in _TRIED]))))
@@ -250,9 +249,8 @@ def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) 
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
         return ANY
     table = catalog.calibration.table
-    keys = zip(
-        *(table.text(name, ANY).tolist() for name in ("family", "constant", "generation", "software")), strict=True
-    )
+    names_of_keys = ("family", "constant", "generation", "software")
+    keys = zip(*(table.text(name, ANY).tolist() for name in names_of_keys), strict=True)
     (name,) = names
     return name if (family, constant, ANY, name) in set(keys) else ANY
 
@@ -271,9 +269,8 @@ def _problem(rows: Sequence[_Rows], parameters: Sequence[fitter.Parameter]) -> f
         return np.concatenate([problem.residuals(trials) for problem in problems], axis=1)
 
     weights = np.concatenate([problem.weights for problem in problems])
-    return fitter.Problem(
-        residuals, weights, _users(rows, parameters), published_errors.colours_of(parameters), step=0.05
-    )
+    colours = published_errors.colours_of(parameters)
+    return fitter.Problem(residuals, weights, _users(rows, parameters), colours, step=0.05)
 
 
 def _users(rows: Sequence[_Rows], parameters: Sequence[fitter.Parameter]) -> np.ndarray:
@@ -304,9 +301,8 @@ def _sheet_rows(
         reached = "nothing beyond the kernels shows" if value <= low else "all of it" if value >= high else ""
         notes = pooling_words(parameter, reached)
         inside = fitter.rounded(value / factor(parameter.declared.unit))
-        results.append(
-            fitter.FittedConstant(*parameter.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes)
-        )
+        about = (inside, fitted, len(named), error, date, MACHINE_SOURCE)
+        results.append(fitter.FittedConstant(*parameter.key, *about, notes=notes))
     return results
 
 

@@ -138,16 +138,13 @@ def _fit_times(
         return []
     plans, entries = published_errors.taken(plans, entries, published_errors.may_be_fitted(plans, entries))
     parameters = family_parameters(published.kind, plans, entries)
-    parameters, solution = _solved(
-        *published_errors.taken(plans, entries, _thinned(entries)), parameters, fitter.SPREADS
-    )
+    thinned = published_errors.taken(plans, entries, _thinned(entries))
+    parameters, solution = _solved(*thinned, parameters, fitter.SPREADS)
     groups = [parameter.software if parameter.family in OF_SOFTWARE else "" for parameter in parameters]
-    slowdowns = [
-        at for at, parameter in enumerate(parameters) if parameter.key[::4] == SLOWDOWN and parameter.generation == ANY
-    ]
-    telling = fitter.most_telling(
-        parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, slowdowns
-    )
+    general = [at for at, parameter in enumerate(parameters) if parameter.generation == ANY]
+    slowdowns = [at for at in general if parameters[at].key[::4] == SLOWDOWN]
+    most = MOST_CONSTANTS[published.kind]
+    telling = fitter.most_telling(parameters, solution, most, groups, MOST_OF_SOFTWARE, slowdowns)
     pooled = Counter(parameters[at].parent for at in telling)
     shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
     parameters = _selected(_started(parameters, solution), sorted({*telling, *slowdowns, *shared}))
@@ -163,9 +160,8 @@ def _solved(
     result = list(parameters)
     for turn in range(TURNS):
         responses = responses_of(plans, entries, result)
-        solution = fitter.solve(
-            responses.problem(entries), responses.parameters, spreads=spreads if not turn else spreads[-1:]
-        )
+        some = spreads if not turn else spreads[-1:]
+        solution = fitter.solve(responses.problem(entries), responses.parameters, spreads=some)
         result = _started(result, solution)
     return result, solution
 
@@ -244,16 +240,12 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: published_errors
             groups = list(zip(*(columns[name][in_family].tolist() for name in keys), strict=True)) if keys else [()]
             for group in sorted(set(groups)):
                 named = tuple(zip(keys, group, strict=True))
-                mask = in_family & np.logical_and.reduce(
-                    [columns[name] == value for name, value in named] or [in_family]
-                )
-                if entries.num_rows(mask) < fitter.FEWEST_ROWS or (
-                    parameter_of and _same_rows(keys, named, columns, in_family)
-                ):
+                mask = np.logical_and.reduce([in_family, *(columns[name] == value for name, value in named)])
+                few = entries.num_rows(mask) < fitter.FEWEST_ROWS
+                if few or (parameter_of and _same_rows(keys, named, columns, in_family)):
                     continue
-                parent = next(
-                    (parameter_of[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in parameter_of), -1
-                )
+                general = (named[:cut] for cut in range(len(named), -1, -1))
+                parent = next((parameter_of[name] for name in general if name in parameter_of), -1)
                 parameter_of[named] = len(parameters)
                 reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
                 parameter = fitter.Parameter(
@@ -282,9 +274,8 @@ def without_reference(fit: str, parameters: Sequence[fitter.Parameter], entries:
     for row in _families(fit):
         if row["held_at"] in ("", _MEASURED, *rows):
             continue
-        of_constant = [
-            at for at, parameter in enumerate(parameters) if parameter.key[::4] == (row["family"], row["constant"])
-        ]
+        constant = row["family"], row["constant"]
+        of_constant = [at for at, parameter in enumerate(parameters) if parameter.key[::4] == constant]
         sizes = [(rows.count(parameters[at].generation), -at) for at in of_constant]
         results += [-max(sizes)[1]] if sizes else []
     return results
@@ -337,9 +328,7 @@ def _selected(parameters: Sequence[fitter.Parameter], kept: Sequence[int]) -> li
 
 def _started(parameters: Sequence[fitter.Parameter], solution: fitter.Solution) -> list[fitter.Parameter]:
     """Parameters that start from a previous solution."""
-    return [
-        replace(parameter, start=float(value)) for parameter, value in zip(parameters, solution.values, strict=True)
-    ]
+    return [replace(each, start=float(value)) for each, value in zip(parameters, solution.values, strict=True)]
 
 
 # --- rows of the sheet ---------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ the others measure the gain. Machines that are fitted by vendor line take no par
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from xlperf.calibrate.published_errors import (
     plans_to_fit,
 )
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.csv_files import csv_text
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine import evaluate, learning
 from xlperf.engine.join import software_words
@@ -84,9 +83,8 @@ def places_of(plans: Table, quantity: str, catalog: Catalog) -> learning.Places:
     """Plans of one source as the process of a quantity sees them."""
     software = software_words(plans)
     words = [software.words[code].casefold() for code in software.codes.tolist()]
-    columns = [
-        [copied_name(str(name)).casefold() for name in plans.text(column)] for column in ("model", "accelerator")
-    ]
+    texts = (plans.text(column) for column in ("model", "accelerator"))
+    columns = [[copied_name(str(name)).casefold() for name in names] for names in texts]
     codes = [np.unique(np.array(names, dtype=str), return_inverse=True)[1] for names in (*columns, words)]
     parts = learning.shares_of(quantity, evaluate(plans, catalog).columns)
     return learning.Places(np.stack(codes, axis=-1), *learning.settings_of(plans), parts)
@@ -237,9 +235,8 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
     for source in sources:
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
     shared = np.array([0.0] * len(learning.EFFECTS) + [2.0] * len(learning.REACHES))
-    starts = {
-        name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *[_PART] * len(learning.PARTS.get(name, ()))]) for name in by_name
-    }
+    parts = {name: [_PART] * len(learning.PARTS.get(name, ())) for name in by_name}
+    starts = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *own]) for name, own in parts.items()}
     informative = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_all(values: Array) -> float:
@@ -290,17 +287,13 @@ def effects_csv(effects: dict[str, learning.Effects]) -> str:
         values |= {(learning.ANY, name): share for name, share in zip(learning.EFFECTS, constants.shares, strict=True)}
         values |= {(learning.ANY, name): reach for name, reach in zip(learning.REACHES, constants.reaches, strict=True)}
         values |= {(quantity, name): getattr(constants, name) for name in learning.OWN}
-        values |= {
-            (quantity, name): part for name, part in zip(learning.PARTS.get(quantity, ()), constants.parts, strict=True)
-        }
-    stream = io.StringIO()
+        parts = learning.PARTS.get(quantity, ())
+        values |= {(quantity, name): part for name, part in zip(parts, constants.parts, strict=True)}
     rows = resources.rows(learning.TABLE)
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
     for row in rows:
         key = row["quantity"], row["constant"]
-        writer.writerow(row | ({"value": f"{rounded(values[key])}"} if key in values else {}))
-    return stream.getvalue()
+        row["value"] = f"{rounded(values[key])}" if key in values else row["value"]
+    return csv_text([list(rows[0]), *(row.values() for row in rows)])
 
 
 # --- accuracy --------------------------------------------------------------------------------------------------------
@@ -334,16 +327,14 @@ def _outcome(source: Source, effects: learning.Effects, number: int) -> Outcome:
     runs, others = source.draws[number]
     plain, parts = effects._replace(width=1.0), []
     for some, rest in zip(runs, others, strict=True):
-        learned = learning.Process(plain, source.places.take(some), source.ratios[some]).learned(
-            source.places.take(rest)
-        )
+        process = learning.Process(plain, source.places.take(some), source.ratios[some])
+        learned = process.learned(source.places.take(rest))
         ratio, known = source.ratios[rest], source.half_width[rest]
         wide = learning.band(learned, np.where(np.isnan(known), learned.first, known))
         moved = (np.zeros(len(rest)), learned.mean, np.full(len(rest), source.ratios[some].mean()))
         errors = [np.abs(np.expm1(mean - ratio)) for mean in moved]
-        parts.append(
-            [*errors, ratio - learned.mean, wide, np.where(np.isnan(known), 0.0, learned.unknown), learned.cover]
-        )
+        unknown = np.where(np.isnan(known), 0.0, learned.unknown)
+        parts.append([*errors, ratio - learned.mean, wide, unknown, learned.cover])
     return Outcome(*np.concatenate(parts, axis=1))
 
 

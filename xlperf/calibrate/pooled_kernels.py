@@ -201,9 +201,8 @@ def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Ar
     narrow = result.get(("fp8", ANY))
     if narrow is not None:
         energy = narrow["energy_per_flop"]
-        result.setdefault(
-            ("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / result[ANY, ANY]["energy_per_flop"]}
-        )
+        common = result[ANY, ANY]["energy_per_flop"]
+        result.setdefault(("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / common})
         result.get((kernels.FP8_BLOCK, ANY), {}).setdefault("energy_per_flop", energy)
     return result
 
@@ -425,9 +424,8 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
     """Calibration rows of lines, and of generations that differ from their line."""
     rows, result = group.rows, []
     held = rows.held_back & (len(rows) > _FEW)
-    for parameter, value, identified in zip(
-        parameters, solution.values.tolist(), solution.identified.tolist(), strict=True
-    ):
+    solved = zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True)
+    for parameter, value, identified in solved:
         if not identified:
             continue
         users = group.own(parameter)
@@ -436,9 +434,8 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
         number, inside = int((users & ~held).sum()), rounded(value / factor(parameter.declared.unit))
         about = (f"{sources}: {number} of {int(users.sum())} rows", number, rounded(float(np.median(errors))), date)
         reached = _AT_MOST.get(parameter.constant, "") if value >= 0.999 * parameter.bounds[1] else ""
-        result.append(
-            FittedConstant(*parameter.key, inside, *about, POOLED_SOURCE, notes=pooling_words(parameter, reached))
-        )
+        notes = pooling_words(parameter, reached)
+        result.append(FittedConstant(*parameter.key, inside, *about, POOLED_SOURCE, notes=notes))
     return result
 
 

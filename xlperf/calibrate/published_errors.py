@@ -197,10 +197,8 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
     generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
     models = [str(name).casefold() for name in plans.plans.text("model")]
-    shapes, model_rows = (
-        model_traits(catalog)[0],
-        catalog.rows("models", plans.plans.text("model"), plans.plans, "model"),
-    )
+    shapes = model_traits(catalog)[0]
+    model_rows = catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
     stacks = software_words(plans.plans)
@@ -260,9 +258,8 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     keys = zip(*(table.text(name, ANY) for name in names), strict=True)
     row_of = {tuple(str(part).casefold() for part in key): row for row, key in enumerate(keys)}
     precision = [str(name) for name in plans.plans.filled("precision")]
-    of_entry = list(
-        zip(entries.generation.tolist(), [precision[at] for at in entries.plan], entries.software.tolist(), strict=True)
-    )
+    precisions = [precision[at] for at in entries.plan]
+    of_entry = list(zip(entries.generation.tolist(), precisions, entries.software.tolist(), strict=True))
     values = np.zeros((len(parameters), len(entries)), dtype=bool)
     rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
     for at, parameter in enumerate(parameters):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.engine.tables import Progress
 from xlperf.engine.trust import model_traits
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
@@ -81,9 +82,8 @@ def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
     sheet = sheet_rows(resources.workbook("validation.xlsx"), SHEET, "row_id")
     header, lines, _ = sheet if sheet is not None else ([], [], None)
     rows = [dict(zip(header, line, strict=True)) for line in lines]
-    return {
-        (row["kind"], row["row_id"], row["metric"]): (float(row["predicted"] or "nan"), row["group"]) for row in rows
-    }
+    values = {(row["kind"], row["row_id"], row["metric"]): row for row in rows}
+    return {key: (float(row["predicted"] or "nan"), row["group"]) for key, row in values.items()}
 
 
 def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
@@ -139,9 +139,8 @@ def distances(plans: PublishedPlans) -> tuple[Array, Array]:
 
 def _probed(plans: PublishedPlans, part: str) -> Array:
     ends = [f"{name}_{part}" for name in NAMES.values()]
-    probe = with_bands(
-        plans.catalog, {name: float(name in ends or name.endswith("_mixture")) for name in declared_constants()["band"]}
-    )
+    parts = {name: float(name in ends or name.endswith("_mixture")) for name in declared_constants()["band"]}
+    probe = with_bands(plans.catalog, parts)
     results = predicted(replace(plans, catalog=probe))
     names = [name for name in ("step_time", "tpot", "ttft") if name in results]
     widths = [np.log(results.number(f"{name}_high") / results.number(name)) for name in names]
@@ -170,10 +169,8 @@ def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:
             continue
         inside = np.abs(of_quantity.first) <= widths_left_out(of_quantity, name)
         words = f"{100.0 * inside.mean():.0f} % of the values of publishers left out lie in the band"
-        rows, error = (
-            len(set(of_quantity.row_ids.tolist())),
-            rounded(float(np.median(np.abs(np.expm1(of_quantity.first))))),
-        )
+        rows = len(set(of_quantity.row_ids.tolist()))
+        error = rounded(float(np.median(np.abs(np.expm1(of_quantity.first)))))
         about = (f"{len(set(of_quantity.source.tolist()))} publishers", rows, error, date, BAND_SOURCE)
         results += [
             FittedConstant("band", ANY, ANY, ANY, f"{name}{part}", value, *about, notes=words)
@@ -207,10 +204,8 @@ def _fitted_band(readings: Readings, name: str) -> Array:
 
     declared = [declared_constants()["band"][f"{name}{part}"] for part in PARTS]
     start = np.log([constant.default for constant in declared])
-    low, high = (
-        np.log([max(constant.low, 0.005) for constant in declared]),
-        np.log([constant.high for constant in declared]),
-    )
+    low = np.log([max(constant.low, 0.005) for constant in declared])
+    high = np.log([constant.high for constant in declared])
     size, weights = np.abs(readings.first), readings.weights()
     weights = weights / weights.sum()
 
@@ -286,10 +281,8 @@ def _logs(plans: PublishedPlans) -> Iterator[tuple[Key, float, str]]:
     """Logarithms of ideal over measured values, with their keys and sources."""
     if not len(plans.plans):
         return
-    shares, errors = (
-        ideal_shares(plans, predicted(plans)),
-        published_errors.errors_of(plans, (*published_errors.QUANTITIES, MEMORY)),
-    )
+    shares = ideal_shares(plans, predicted(plans))
+    errors = published_errors.errors_of(plans, (*published_errors.QUANTITIES, MEMORY))
     source = plans.published.text["source_id"]
     for at, (quantity, plan) in enumerate(zip(errors.quantity.tolist(), errors.plan.tolist(), strict=True)):
         share = float(shares[quantity][plan]) if quantity in shares else math.nan
@@ -353,9 +346,7 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
     return asked | {name.replace("_", " "): word if name in texts else float(word) for name, word in stated.items()}
 
 
-def deployments(
-    catalog: Catalog, progress: Callable[[int], None] | None = None, names: Sequence[str] = ()
-) -> list[Deployment]:
+def deployments(catalog: Catalog, progress: Progress | None = None, names: Sequence[str] = ()) -> list[Deployment]:
     """Published deployments, or those of ``names``, with the answer of the form Serve for each."""
     result = []
     for row in resources.rows(_FILE):
@@ -370,11 +361,8 @@ def deployments(
             for fleet in serving_ways(form, catalog)
             if fleet.plan["mode"][0] == mode and row["software"] in ("", fleet.plan["software"][0])
         ]
-        result.append(
-            Deployment(
-                row["name"], row["source"], float(row["accelerators"]), asked, answer, min(same, default=float("nan"))
-            )
-        )
+        published, fewest = float(row["accelerators"]), min(same, default=math.nan)
+        result.append(Deployment(row["name"], row["source"], published, asked, answer, fewest))
         if progress is not None:
             progress(1)
     return result

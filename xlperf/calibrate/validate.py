@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor, percent
 from xlperf.calibrate.published_errors import RESULTS, plans_of
 from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csv_files import STANDARD, harmless, read_csv
+from xlperf.catalog.csv_files import STANDARD, csv_text, harmless, read_csv
 from xlperf.catalog.read import read_plan_tables, read_plans
 from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.learning import OF_QUANTITY, without_own_runs
 from xlperf.engine.lessons import own_runs as runs_of
+from xlperf.engine.tables import Progress
 from xlperf.equations.model.operators import parameter_count
 from xlperf.explore.objectives import LARGER
 from xlperf.explore.search import evaluate_resolved
@@ -106,19 +105,13 @@ class ValidationReport:
 
     def csv_text(self) -> str:
         """A CSV line per row and metric; a row without prediction has a blank error and a reason."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
+        lines: list[Sequence[str]] = [CSV_COLUMNS]
         for record in self.records:
+            words = (record.row_id, record.source_id, record.group, record.accelerator, record.metric)
             numbers = (record.measured, record.predicted, record.relative_error)
-            writer.writerow(
-                [
-                    *map(harmless, (record.row_id, record.source_id, record.group, record.accelerator, record.metric)),
-                    *("" if math.isnan(value) else f"{value:.6g}" for value in numbers),
-                    harmless(record.reason),
-                ]
-            )
-        return stream.getvalue()
+            cells = ("" if math.isnan(value) else f"{value:.6g}" for value in numbers)
+            lines.append([*map(harmless, words), *cells, harmless(record.reason)])
+        return csv_text(lines)
 
     def refusals(self) -> list[tuple[str, str, int]]:
         """Reasons for missing predictions: (source, reason, rows), the most frequent first."""
@@ -180,9 +173,7 @@ def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
     return Summary(tuple(key), len(chosen), coverage, *sizes, in_band)
 
 
-def records_of(
-    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
-) -> list[Record]:
+def records_of(published: Sequence[Published], catalog: Catalog, progress: Progress | None = None) -> list[Record]:
     """Predict published rows; ``progress`` receives the number of rows of each finished block."""
     records = []
     for rows in published:
@@ -218,14 +209,13 @@ def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
             faults.append(Fault(place(number, "bound"), f'bound must be a number, got "{row["bound"]}"'))
             continue
         tolerances.append(Tolerance(row["group"], row["metric"], row["statistic"], bound))
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return tuple(tolerances)
 
 
 def validate(
     sources: Sequence[str | Path] | None, catalog: Catalog, leave_out: str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ValidationReport:  # fmt: skip
     """Predict published rows, or plans with measured columns, and compare them with their measurements; default: the
     shipped ``validation.xlsx``. ``leave_out`` refits the calibration without measurements and predicts only their rows;
@@ -265,8 +255,7 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
             if (rows.kind, row_id) in seen:
                 faults.append(Fault(where, f'"{row_id}" is read twice; the first is at {seen[rows.kind, row_id]}'))
             seen[rows.kind, row_id] = where
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
 
 
 # --- parameters of models --------------------------------------------------------------------------------------------
@@ -365,14 +354,12 @@ def effects(catalog: Catalog) -> list[Effect]:
         if runs is None:
             continue
         schema = results_of(kind).by_name
-        after = evaluate_resolved(runs.plans, catalog)[1]
+        tables = runs.predicted, evaluate_resolved(runs.plans, catalog)[1]
         for quantity, process in runs.processes.items():
             factor = unit_of(schema[quantity]).factor
             for row, ratio in zip(runs.rows[quantity].tolist(), process.ratios.tolist(), strict=True):
                 names = [quantity, f"{quantity}_low", f"{quantity}_high"]
-                values = [
-                    [float(table.number(name)[row]) / factor for name in names] for table in (runs.predicted, after)
-                ]
+                values = [[float(table.number(name)[row]) / factor for name in names] for table in tables]
                 before, now = ((value[0], value[1], value[2]) for value in values)
                 run, words = str(runs.plans.text("name")[row]), quantity.replace("_", " ")
                 result.append(Effect(run, words, schema[quantity].unit, math.exp(ratio) * before[0], before, now))
@@ -394,9 +381,7 @@ def has_measured_plans(path: Path) -> bool:
     return any(split_header(str(cell))[0].startswith(MEASURED) for cell in read_csv(path).header)
 
 
-def records_of_plans(
-    tables: Sequence[Table], catalog: Catalog, progress: Callable[[int], None] | None = None
-) -> list[Record]:
+def records_of_plans(tables: Sequence[Table], catalog: Catalog, progress: Progress | None = None) -> list[Record]:
     """Every measured value of plans beside its prediction; the first of each quantity of a plan is the primary one."""
     items = []
     for table in tables:

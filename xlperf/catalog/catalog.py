@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import is_repeated, repeated
-from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.base.errors import Fault, Hint, InputError, raise_faults
 from xlperf.base.files import cache_folder, store, stored
 from xlperf.base.resources import workbook
 from xlperf.catalog import spellings
@@ -45,8 +45,7 @@ class Catalog:
         self._indexes = {kind: spellings.index_of(given[kind]) for kind in EVERY_TABLE}
         strict = tuple(strict)
         faults = _constant_faults(given["calibration"]) if "calibration" in strict else []
-        if faults:
-            raise InputError(faults)
+        raise_faults(faults)
         given, self.orphans = spellings.without_orphans(given, self._indexes, strict)
         if spellings.DESIGNS not in strict:
             given[spellings.DESIGNS] = spellings.of_what_is_known(given, self._indexes)
@@ -185,8 +184,7 @@ class Catalog:
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
                     index[name] = result[row] = at
-            if faults:
-                raise InputError(faults)
+            raise_faults(faults)
         return np.array(result, dtype=np.int64)
 
     @cached_property

@@ -365,9 +365,8 @@ def table_kind(header: Sequence[object]) -> str:
         return plan_kind(header)
     first = shown(next((cell for cell in header if not is_blank(cell)), ""))
     keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
-    raise InputError(
-        Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
-    )
+    problem = f"the first header must name the kind of table ({keys}, or name for plans), got {first}"
+    raise InputError(Fault("", problem))
 
 
 def catalog_kind(header: Sequence[object]) -> str:

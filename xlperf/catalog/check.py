@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.parse import raise_faults
 from xlperf.catalog.read import is_table_file, is_workbook, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
 from xlperf.catalog.spellings import NOT_USABLE, references

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.base.errors import Fault, Hint, raise_faults
 from xlperf.base.units import UNITS
 from xlperf.catalog import schema
 from xlperf.catalog.cells import (
@@ -39,6 +39,7 @@ from xlperf.catalog.cells import (
 )
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
+Parsed = tuple[Table, list[Fault]]  # a table, and every fault of its source
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
 _BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
@@ -59,9 +60,8 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
         if value[:1] in "#E" and _ERRORS.fullmatch(value):
             value = ErrorValue(value)
     if isinstance(value, Unsaved):
-        problem = (
-            "whose value nobody has computed (the file holds 0 for all)" if value.is_zero else "without a saved value"
-        )
+        computed = "whose value nobody has computed (the file holds 0 for all)"
+        problem = computed if value.is_zero else "without a saved value"
         remedy = "open and save it once in Excel or LibreOffice, or enter a value"
         raise BadValue(f"{field.words} is a formula {problem}; {remedy}")
     if is_blank(value):
@@ -221,7 +221,7 @@ class _Collector:
 
 def parse_rows(
     kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
-) -> tuple[Table, list[Fault]]:
+) -> Parsed:
     """Rows of cells, of which short ones are blank at the end, as a table with every fault; a faulty value is blank
     there. ``skip_empty`` leaves out rows that are blank in every input column, a row of units below the header and rows
     of totals; places still name the original rows.
@@ -294,7 +294,7 @@ def _with_named_software(columns: dict[str, np.ndarray]) -> None:
 def _table(
     parsed: Header, header: Sequence[object], coded_at: Callable[[int], Coded], own_at: Callable[[int], np.ndarray],
     rows: Sequence[int], collector: _Collector, from_text: bool,
-) -> tuple[Table, list[Fault]]:  # fmt: skip
+) -> Parsed:  # fmt: skip
     """A table of the columns at the positions of a header, and of the user's own columns, with every fault."""
     columns: dict[str, np.ndarray] = {}
     auto: dict[str, np.ndarray] = {}
@@ -338,9 +338,7 @@ Coded = tuple[np.ndarray, Sequence[object] | None]
 """A column as codes into its distinct values, or as numbers (and no distinct values)."""
 
 
-def parse_coded(
-    kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate
-) -> tuple[Table, list[Fault]]:
+def parse_coded(kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate) -> Parsed:
     """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -464,12 +462,6 @@ def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
 
 def _named_place(place: Place, columns: Sequence[str], row: int, position: int) -> str:
     return place(row, columns[position] if 0 <= position < len(columns) else "")
-
-
-def raise_faults(faults: Sequence[Fault]) -> None:
-    """Raise all faults at once, if there are any."""
-    if faults:
-        raise InputError(faults)
 
 
 def amount_of(declared: schema.Column, text: str) -> float:

@@ -10,14 +10,14 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, nearest, raise_faults
 from xlperf.catalog import schema
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import card_cell, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
-from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
+from xlperf.catalog.parse import Coded, Parsed, parse_coded, parse_rows
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
@@ -124,7 +124,7 @@ def _with_merged(book: Workbook, sheet: str, cells: Cells, header_row: int) -> C
     return filled
 
 
-def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
+def read_block(kind: str, block: Block) -> Parsed:
     """A block as a table, with every fault; a second header row below the first is the only one, if there is one."""
     if kind in schema.PLAN_TABLES:
         named = frozenset(position for position, cell in enumerate(block.header) if isinstance(cell, str))
@@ -257,7 +257,7 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
     faults += result
 
 
-def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
+def _sheet_card(book: Workbook, sheet: str) -> Parsed | None:
     """The plans of a sheet that holds a card, a name and a value in each row."""
     cells = book.cells(sheet) if not book.tables(sheet) else {}
     if not 2 <= len(cells) <= MOST_CARD_ROWS:
@@ -339,7 +339,7 @@ class PlanRows(NamedTuple):
     columns: list[Coded]
     locate: Locate
 
-    def table(self) -> tuple[Table, list[Fault]]:
+    def table(self) -> Parsed:
         """The rows as a table, with every fault."""
         return parse_coded(self.kind, self.header, self.columns, self.locate)
 
@@ -394,9 +394,7 @@ def is_workbook(path: str | os.PathLike[str]) -> bool:
     return str(path) != STANDARD and Path(path).suffix.casefold() in WORKBOOKS
 
 
-def _read_rows(
-    path: str | os.PathLike[str], sheet: str | None, kind_of: KindOf, meant: str
-) -> tuple[Table, list[Fault]]:
+def _read_rows(path: str | os.PathLike[str], sheet: str | None, kind_of: KindOf, meant: str) -> Parsed:
     """Rows of a CSV or Parquet file, or of CSV on standard input, with every fault."""
     name, ending = _name(path), Path(path).suffix.casefold()
     if sheet is not None:

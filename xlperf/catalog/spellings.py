@@ -25,6 +25,7 @@ DESIGNS = "chiplets"  # the sheet whose rows are all costed together; rows with 
 
 NOT_USABLE = " cannot be used: "  # in the message for a name whose row has an unknown reference; its fault follows
 
+Tables = Mapping[str, Table]  # by kind
 Index = MutableMapping[str, dict[str, int]]  # rows of tables by casefolded name, by kind
 _TRAINED = (
     r"instruct|chat|base|it|pt|sft|rl|hf|mcore|megatron|torch|dist|slime|pretrain|pretraining|finetune|config|recipe"
@@ -226,7 +227,7 @@ class Orphans:
 class Names:
     """Names of the rows of tables, however they are spelled."""
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._spelled: dict[str, Spellings] = {}
 
@@ -248,9 +249,7 @@ def references(table: Table) -> list[Column]:
     return [column for column in table.schema.references if column.name in table]
 
 
-def without_orphans(
-    tables: Mapping[str, Table], indexes: Index, strict: Sequence[str]
-) -> tuple[dict[str, Table], Orphans]:
+def without_orphans(tables: Tables, indexes: Index, strict: Sequence[str]) -> tuple[dict[str, Table], Orphans]:
     """Tables without rows that name something unknown, directly or through rows; ``strict`` kinds are checked."""
     left, result, names = dict(tables), Orphans(), Names(tables)
     again = True
@@ -270,9 +269,7 @@ def without_orphans(
     return left, result
 
 
-def _lost_rows(
-    tables: Mapping[str, Table], indexes: Index, kind: str, names: Names, orphans: Orphans
-) -> dict[int, str]:
+def _lost_rows(tables: Tables, indexes: Index, kind: str, names: Names, orphans: Orphans) -> dict[int, str]:
     """Rows of a table whose references have no row, with the reason of each; ``orphans`` gets new faults."""
     lost: dict[int, str] = {}
     table = tables[kind]
@@ -294,7 +291,7 @@ def _lost_rows(
     return lost
 
 
-def of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[str, int]]) -> Table:
+def of_what_is_known(tables: Tables, indexes: Mapping[str, Mapping[str, int]]) -> Table:
     """The designs that can be costed: the other tables have all that they name, and all that their devices name."""
     table, names = tables[DESIGNS], Names(tables)
 
@@ -311,7 +308,7 @@ def of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[
     return table if len(kept) == len(table) else table.take(kept)
 
 
-def with_exact_references(tables: Mapping[str, Table], indexes: Index) -> Mapping[str, Table]:
+def with_exact_references(tables: Tables, indexes: Index) -> Tables:
     """Tables whose references are names of rows, however they are spelled; their indexes follow."""
     exact, spelled = dict(tables), Names(tables)
     for kind in EVERY_TABLE:

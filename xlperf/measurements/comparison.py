@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.inference import power_at_rates
+from xlperf.engine.tables import Progress
 from xlperf.explore.quote import output_limits
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns, read_published
@@ -114,9 +115,7 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     return results
 
 
-def predicted(
-    plans: PublishedPlans, progress: Callable[[int], None] | None = None, results: Collection[str] | None = None
-) -> Table:
+def predicted(plans: PublishedPlans, progress: Progress | None = None, results: Collection[str] | None = None) -> Table:
     """Predictions of published rows that are plans, or ``results`` alone; a table without columns if none is."""
     if not len(plans.plans):
         return Table(f"{plans.published.kind}_results", {})
@@ -383,9 +382,9 @@ def quantiles(efficiencies: Mapping[str, Array]) -> list[list[str]]:
     shares = np.linspace(0.0, 1.0, _QUANTILES)
     columns = {kind: np.quantile(values, shares) for kind, values in efficiencies.items()}
     rows = [["share_below", *columns], ["number", *(str(len(values)) for values in efficiencies.values())]]
-    return rows + [
-        [f"{share:.2f}", *(f"{values[row]:.4f}" for values in columns.values())] for row, share in enumerate(shares)
-    ]
+    for row, share in enumerate(shares):
+        rows.append([f"{share:.2f}", *(f"{values[row]:.4f}" for values in columns.values())])
+    return rows
 
 
 if __name__ == "__main__":

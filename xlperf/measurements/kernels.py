@@ -206,9 +206,8 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     if rows.family != "attention_decode":
         return list(range(len(rows))), {}
     given = rows.arguments
-    traffic = kv_cache_traffic(
-        *(given[name] for name in ("batch", "num_query_groups", "key_length", "head_size", "kv_element_size"))
-    )
+    names = ("batch", "num_query_groups", "key_length", "head_size", "kv_element_size")
+    traffic = kv_cache_traffic(*(given[name] for name in names))
     share = traffic / rows.time / rows.machine.device.memory_bandwidth[:, 0]
     too_fast = share > 1.0
     suspect = {
@@ -336,9 +335,8 @@ def _attention(row: Row) -> _Parsed:
         counted = (3.5 if both_passes else 1.0) * (0.5 if causal else 1.0)
         flop = counted * 4.0 * arguments["batch"] * heads * length * length * head_size
         time = flop / (_number(row, "tflops") * factor("TFLOP/s"))
-    return _parsed(
-        row, "attention_backward" if both_passes else "attention", precision, time, arguments, _FLASH[framework]
-    )
+    family = "attention_backward" if both_passes else "attention"
+    return _parsed(row, family, precision, time, arguments, _FLASH[framework])
 
 
 def _decode(row: Row) -> _Parsed:

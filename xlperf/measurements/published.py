@@ -21,7 +21,7 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, cell_text, is_blank, number_of, shown
@@ -95,9 +95,7 @@ def _from_csv(path: Path) -> Published:
         raise InputError(Fault(path.name, "published rows are read from a workbook (.xlsx) or CSV, got a Parquet file"))
     file = read_csv(path)
     header = [name.strip() for name in file.header]
-    texts = [
-        [str(distinct[code]) for code in codes.tolist()] for codes, distinct in file.columns if distinct is not None
-    ]
+    texts = [[str(words[code]) for code in codes.tolist()] for codes, words in file.columns if words is not None]
 
     def place(row: int, column: str) -> str:
         line = int(file.locate.lines[row]) if row >= 0 else 0
@@ -150,8 +148,7 @@ def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[
             for name, column in columns.items()
             if isinstance(cells[number].get(column), (ErrorValue, Unsaved))
         ]
-        if faults:
-            raise InputError(faults)
+        raise_faults(faults)
         rows = [[_exact(cells[number].get(column)) for column in columns.values()] for number in numbers]
     return list(columns), rows, place
 
@@ -171,8 +168,7 @@ def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: 
     columns = published_columns()[kind]
     position = {name: number for number, name in enumerate(header)}
     faults = _header_faults(header, columns, place)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     text = {
         name: [row[position[name]].strip() for row in rows] if name in position else [""] * len(rows)
         for name in columns
@@ -188,8 +184,7 @@ def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: 
         elif row_id in seen:
             faults.append(Fault(place(row, "row_id"), f'"{row_id}" is the name of an earlier row too'))
         seen[row_id] = row
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return Published(kind, text, number, place)
 
 

@@ -118,9 +118,8 @@ def recipe_choice(printed: str) -> str:
     ['bf16', 'fp8-current', 'mxfp8', 'fp8-block', 'fp8']
     """
     words = printed.casefold().removeprefix("amp_").replace("_", "-")
-    return next((recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling)), "") or (
-        precision_choice(printed)
-    )
+    named = (recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling))
+    return next(named, "") or precision_choice(printed)
 
 
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
@@ -231,10 +230,8 @@ def _plan(
 def _whole_batch(plan: dict[str, object], text: dict[str, str], remarks: list[str]) -> None:
     """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
     micro = _value(plan, "micro_batch_size")
-    batch, pieces = (
-        _value(plan, "global_batch_size"),
-        _value(plan, "data_parallel") * (1.0 if micro != micro else micro),
-    )
+    batch = _value(plan, "global_batch_size")
+    pieces = _value(plan, "data_parallel") * (1.0 if micro != micro else micro)
     if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
         return
     rounded = max(1.0, math.floor(batch / pieces + 0.5)) * pieces

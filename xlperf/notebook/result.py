@@ -19,7 +19,7 @@ import pandas as pd
 from pandas.plotting import PlotAccessor
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError, OptionError, nearest, printable
+from xlperf.base.errors import Fault, InputError, OptionError, nearest, printable, raise_faults
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
@@ -452,8 +452,7 @@ def catalog_for(given: GivenCatalog, table: Table) -> tuple[Catalog, list[str]]:
     """The catalog of plans, and notes, on names that it spells otherwise too; InputError has every unknown name."""
     known, notes = catalog_of(given)
     faults = name_faults([table], known)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return known, [*notes, *taken_names([table], known)]
 
 

@@ -114,9 +114,8 @@ def _axis(values: Sequence[float], log: bool) -> _Axis:
         powers_across = max(last - first, 1)
         places = range(first, first + powers_across + 1, max(1, powers_across // 5))
         start = 10.0**first
-        return _Axis(
-            start, lambda value: math.log10(max(value, start) / start) / powers_across, [10.0**at for at in places]
-        )
+        labels = [10.0**at for at in places]
+        return _Axis(start, lambda value: math.log10(max(value, start) / start) / powers_across, labels)
     above, below = max(0.0, *values), -min(0.0, *values)
     steps = ticks(max(above, below) or 1.0)
     count = math.ceil(below / steps[1] - 1e-9)

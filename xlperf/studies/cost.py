@@ -304,9 +304,8 @@ def _serving(
     names, machine = outcome.positions(plans.text("accelerator"))
     time, cost = _fitting(results, "tpot"), _fitting(results, ALL_IN["inference"])
     targets = inputs.numbers("time_per_token_targets")
-    within = np.array(
-        [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
-    )
+    places = range(len(names))
+    within = np.array([[np.where((machine == i) & (time <= t), cost, np.nan) for i in places] for t in targets])
     cheapest = np.fmin.reduce(within, axis=-1)
     targeted = outcome.pivot_of("serving", "target", targets, names, cheapest)
     edge_sheet = outcome.sheet_of(

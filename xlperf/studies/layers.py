@@ -68,11 +68,9 @@ def _detail(
 ) -> outcome.StudySheet:
     machines = inputs.catalog.tables["accelerators"]
     index = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    first = next(iter(operators.values()))
-    table = Table(
-        first.kind, {name: np.concatenate([part[name] for part in operators.values()]) for name in first.columns}
-    )
-    rows = np.repeat(list(operators), [len(part) for part in operators.values()])
+    parts = list(operators.values())
+    table = Table(parts[0].kind, {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns})
+    rows = np.repeat(list(operators), [len(part) for part in parts])
     peak, bandwidth = outcome.peak_rates(plans, inputs.catalog)[rows], machines["memory_bandwidth"][index[rows]]
     time, flop, traffic = table["time"], table["flop"], table["traffic"]
     fields = table.schema.by_name
@@ -160,9 +158,7 @@ def _gemm_short(
 
 def _findings(bounds: outcome.StudySheet, used: Sequence[str]) -> Iterator[outcome.Finding]:
     for phase in ("prefill", "decode"):
-        counts, ideal = (
-            {name: _compute_bound(bounds, column(name), phase) for name in used} for column in (str, _ideal)
-        )
+        counts, ideal = ({name: _compute_bound(bounds, of(name), phase) for name in used} for of in (str, _ideal))
         parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in counts.items()]
         any_bound = any(compute for compute, _ in counts.values())
         words = f"Compute-bound operators: {', '.join(parts) if any_bound else 'none on any machine'}"
@@ -262,9 +258,8 @@ def flash_attention(inputs: outcome.Inputs) -> outcome.Outcome:
         cases = np.flatnonzero(machine == name)
         cases = cases[np.argsort(length[cases], kind="stable")]
         ends = cases[[0, -1]]
-        findings.append(
-            outcome.finding("flash gain", name=name, speed=speed[ends], length=length[ends], shrunk=shrunk[ends])
-        )
+        gain = {"speed": speed[ends], "length": length[ends], "shrunk": shrunk[ends]}
+        findings.append(outcome.finding("flash gain", name=name, **gain))
         if (shrunk[cases] >= 2).any():
             findings.append(outcome.finding("flash knee", name=name, knee=min(length[cases][shrunk[cases] >= 2])))
     return outcome.Outcome(findings, [outcome.sheet_of("attention", columns)], inputs.catalog, [(plans, results)])

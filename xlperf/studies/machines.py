@@ -60,9 +60,7 @@ def speed_up(inputs: outcome.Inputs) -> outcome.Outcome:
     # the same speed-ups with a row for each factor, one bar per pair in charts
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
-    charts = [
-        chart for part in (keys[:half], keys[half:]) if part for chart in outcome.charts_of("gain by factor", part)
-    ]
+    charts = [one for part in (keys[:half], keys[half:]) if part for one in outcome.charts_of("gain by factor", part)]
     by_factor = outcome.pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
     claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
     findings = [*_short(plans, pairs, factors, gains, totals, needed)]
@@ -116,10 +114,8 @@ def _ceilings(
 ) -> outcome.StudySheet:
     """Predicted speed-ups beside their bounds, the ratios of peak rates and bandwidths."""
     rows = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    peaks, bandwidths = (
-        outcome.peak_rates(plans, inputs.catalog),
-        inputs.catalog.tables["accelerators"]["memory_bandwidth"],
-    )
+    peaks = outcome.peak_rates(plans, inputs.catalog)
+    bandwidths = inputs.catalog.tables["accelerators"]["memory_bandwidth"]
     start, end = np.array(list(product(starts, ends))).T
     total, compute, bandwidth = (each[end] / each[start] for each in (speeds, peaks, bandwidths[rows]))
     labels = [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]

@@ -15,7 +15,7 @@ from string import Formatter
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, nearest, raise_faults
 from xlperf.catalog.cards import beside
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import number_of
@@ -332,9 +332,8 @@ def sheet_of(
     line = _declared("sheets")[kind][0]
     drawn = charts_of(kind, series, None, **facts) if charts is None else charts
     rows = list(zip(*values, strict=True))
-    return StudySheet(
-        name or kind, line["heading"].format(**facts), heads, rows, drawn, series if line["heat map"] else ()
-    )
+    heading, shaded = line["heading"].format(**facts), series if line["heat map"] else ()
+    return StudySheet(name or kind, heading, heads, rows, drawn, shaded)
 
 
 def _value(value: object, flag: bool) -> Value:
@@ -486,12 +485,10 @@ def read_inputs(
     if has_plans:
         plans, more = read_plan_tables(source)
         faults += more
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     merged = with_rows(load_catalog(catalog), tables)
     faults = name_faults(plans, merged)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     if full:
         settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
     return Inputs(merged, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)

@@ -93,30 +93,25 @@ def _loaded(inputs: outcome.Inputs) -> outcome.Inputs:
 
 def _pairs(inputs: outcome.Inputs) -> Iterator[_Pair]:
     """Every pair of the setting with every kind of work, serving first."""
-    asked = [
-        (text.partition(_AGAINST)[0].strip(), text.partition(_AGAINST)[2].strip()) for text in inputs.words("pairs")
-    ]
+    parts = [text.partition(_AGAINST) for text in inputs.words("pairs")]
+    asked = [(machine.strip(), against.strip()) for machine, _, against in parts]
     for machine, against in asked:
         if not (machine and against):
             problem = f'pairs must be "MACHINE{_AGAINST}MACHINE" with commas between, got "{machine or against}"'
             raise InputError(Fault(inputs.place, problem))
     machines = {str(name) for plans in inputs.plans.values() for name in plans.text("accelerator")}
-    unknown = [
-        name for names in asked for name in names if name.casefold() not in {word.casefold() for word in machines}
-    ]
+    folded = {name.casefold() for name in machines}
+    unknown = [name for names in asked for name in names if name.casefold() not in folded]
     if unknown:
-        raise InputError(
-            Fault(inputs.place, f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(machines))}')
-        )
+        problem = f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(machines))}'
+        raise InputError(Fault(inputs.place, problem))
     return (_Pair(kind, *names) for kind in _WORK if kind in inputs.plans for names in asked)
 
 
 def _good(inputs: outcome.Inputs, results: Table) -> np.ndarray:
     """Plans that fit and, in serving, meet the target."""
-    fits = results.number("fits") == 1
-    return np.asarray(
-        fits & (outcome.shown(results, "tpot") <= inputs.number("tpot_target")) if "tpot" in results else fits
-    )
+    fits = np.asarray(results.number("fits") == 1)
+    return fits & (outcome.shown(results, "tpot") <= inputs.number("tpot_target")) if "tpot" in results else fits
 
 
 def _rows(inputs: outcome.Inputs, good: Mapping[str, np.ndarray], kind: str, machine: str) -> np.ndarray:
@@ -281,9 +276,8 @@ def mixed_pools(inputs: outcome.Inputs) -> outcome.Outcome:
     sheets.append(outcome.pivot_of("worth of prefill", "decoding", names, names, worth, tokens=pairs.prompts[-1]))
     split_pools = list(_expert_pools(whole.take(of_experts), results.take(of_experts), targets))
     findings = [*_pool_findings(pairs, gains, worth), *(pools.finding() for pools in split_pools)]
-    return outcome.Outcome(
-        findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, results)]
-    )
+    sheets += [pools.sheet() for pools in split_pools]
+    return outcome.Outcome(findings, sheets, inputs.catalog, [(whole, results)])
 
 
 class _ExpertPools(NamedTuple):

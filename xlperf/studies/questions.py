@@ -45,10 +45,8 @@ def growing_runs(inputs: Inputs) -> Outcome:
         sheet_of("growing runs", columns),
     ]
     ends = [0, -1]
-    small_and_large = np.array(sizes)[ends]
-    findings = [
-        finding("runs short", fleet=fleets[0], share=share[ends, 0], sizes=small_and_large, spares=spares[ends, 0])
-    ]
+    both = np.array(sizes)[ends]
+    findings = [finding("runs short", fleet=fleets[0], share=share[ends, 0], sizes=both, spares=spares[ends, 0])]
     for fleet, trained, running in zip(fleets, share[-1], elastic[-1], strict=True):
         tone = "plain" if trained > 80.0 else "warning"
         findings.append(finding("run", tone, fleet=fleet, size=sizes[-1], share=trained, elastic=running))
@@ -106,9 +104,8 @@ def _memory_findings(cases: list[str], memory: Table, alive: np.ndarray) -> Iter
     rows = {case: [row for row, name in enumerate(cases) if name == case] for case in dict.fromkeys(cases)}
     alive_at_ends = {case: (alive[rows_of_case[0]], alive[rows_of_case[-1]]) for case, rows_of_case in rows.items()}
     most = max(alive_at_ends, key=lambda case: alive_at_ends[case][1] / alive_at_ends[case][0])
-    yield finding(
-        "memory short", case=cases[best], worth=worth[best], size=size[best], most=most, held=alive_at_ends[most]
-    )
+    facts = {"case": cases[best], "worth": worth[best], "size": size[best]}
+    yield finding("memory short", most=most, held=alive_at_ends[most], **facts)
     for case, rows_of_case in rows.items():
         pays = [float(size[row]) for row in rows_of_case if str(memory["pays"][row]) == "pays"]
         yield finding("memory pays", case=case, size=max(pays)) if pays else finding("memory never pays", case=case)
@@ -118,9 +115,8 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     """What buying at once and waiting a year cost, for each demand of the first year and growth."""
     cases = list(product(inputs.numbers("request_rates"), inputs.numbers("growths")))
     first = first_words("fleet") | {name: inputs.text(name) for name in ("model", "generations")}
-    forms = [
-        asked_form("fleet", first | {"request_rate": f"{rate:g}", "growth": f"{growth:g}"})[1] for rate, growth in cases
-    ]
+    varied = [{"request_rate": f"{rate:g}", "growth": f"{growth:g}"} for rate, growth in cases]
+    forms = [asked_form("fleet", first | words)[1] for words in varied]
     answers = [answers_of(form, inputs.catalog)[0] for form in forms]
     results = answers_table(stacked(forms), answers)
     names = [f"{rate:,g} requests/s, growth {percent(growth, 0)}" for rate, growth in cases]
