@@ -278,11 +278,8 @@ def asked_of(function: Function, kind: str) -> Asked:
 def _filled(plans: Plans, header: Header) -> list[int]:
     """Rows in which an input is given."""
     inputs = [one.position for one in header.fields]
-    return [
-        number
-        for number, cells in enumerate(plans.rows)
-        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
-    ]
+    given = (any(at < len(cells) and not is_blank(cells[at]) for at in inputs) for cells in plans.rows)
+    return [row for row, is_given in enumerate(given) if is_given]
 
 
 def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:

@@ -33,11 +33,8 @@ def stale_words(built: str, computes: str, host: str) -> str:
     >>> stale_words("0.1.0", "0.2.0", "excel")
     'The add-in is of xlperf 0.1.0 and xlperf 0.2.0 computes: run xlperf install excel'
     """
-    return (
-        ""
-        if built == computes
-        else f"The add-in is of xlperf {built} and xlperf {computes} computes: run xlperf install {host}"
-    )
+    stale = f"The add-in is of xlperf {built} and xlperf {computes} computes: run xlperf install {host}"
+    return "" if built == computes else stale
 
 
 class WorkerError(Exception):

@@ -172,11 +172,8 @@ def addin_task(task: str, given: str) -> str:
         words = stale_words(given, __version__, "excel")
         _stale[:] = [words] if words else []
         update = f'To update, close Excel and run: "{sys.executable}" -m xlperf install excel --update'
-        return (
-            words
-            if task == "version"
-            else f"xlperf {__version__} computes; {words or 'the add-in is its own'}\n\n{update}"
-        )
+        own = words or "the add-in is its own"
+        return words if task == "version" else f"xlperf {__version__} computes; {own}\n\n{update}"
     if task == "guide":
         return str(workbook())
     report = str(Path(given).with_name(f"{Path(given).stem} report.xlsx"))

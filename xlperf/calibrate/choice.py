@@ -354,7 +354,7 @@ def _times(
 
 
 def repeated(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs by setting: those of a group share the publication, the release, the mapping, the lengths and the load."""
+    """Runs by setting: a group shares the publication, the release, the mapping, the lengths and the load."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         setting = run.accelerators, run.load, run.prompt, run.output
@@ -365,11 +365,8 @@ def repeated(runs: Sequence[Run]) -> list[list[Run]]:
 
 def repeats_of(runs: Sequence[Run]) -> list[Pair]:
     """Pairs of repeated runs; times within :data:`_COPY` are one run, printed in several tables."""
-    pairs = [
-        Pair(run, other, REPEATS, _ratios(run, other))
-        for group in repeated(runs)
-        for run, other in combinations(group, 2)
-    ]
+    each = [pair for group in repeated(runs) for pair in combinations(group, 2)]
+    pairs = [Pair(run, other, REPEATS, _ratios(run, other)) for run, other in each]
     return [pair for pair in pairs if any(abs(math.log(ratio[0])) > _COPY for ratio in pair.ratios.values())]
 
 

@@ -157,7 +157,7 @@ def _marks(keys: Sequence[Key], gone: Collection[int], kept: Collection[int]) ->
 
 
 def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], chips: Collection[str]) -> bool:
-    """Whether a look-up changes without the rows: in their family, and in those that it is the parent of."""
+    """Whether a look-up changes without the rows: in their family, and in families that it is the parent of."""
     family = keys[min(gone)][0]
     children = [child for child, (parent, _) in parent_families().items() if parent == family]
     for of_family in (family, *children):
@@ -167,10 +167,9 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
         names = [name for name in names if name in declared_constants()[of_family]]
         known = [keys[at] for at in rows]
         contexts = sorted({key for row in gone for key in _contexts(of_family, keys[row], known, chips)})
-        before, after = (
-            Calibration(table.take(some)).values_of(of_family, names, contexts)
-            for some in (rows, [row for row in rows if row not in gone])
-        )
+        remaining = [row for row in rows if row not in gone]
+        sheets = [Calibration(table.take(some)) for some in (rows, remaining)]
+        before, after = (sheet.values_of(of_family, names, contexts) for sheet in sheets)
         if (np.abs(after - before) > TOLERANCE * np.abs(before)).any():
             return True
     return False
@@ -248,11 +247,8 @@ def cross_validated(
     responses, rows = _responses(plans, entries, say)
     errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, entries.model, say))
     sizes = np.abs(np.expm1(errors.by_models))
-    of_constant = {
-        row: float(np.nanmedian(sizes[users]))
-        for row, users in zip(rows, responses.users, strict=True)
-        if not np.isnan(sizes[users]).all()
-    }
+    used = {row: sizes[users] for row, users in zip(rows, responses.users, strict=True)}
+    of_constant = {row: float(np.nanmedian(some)) for row, some in used.items() if not np.isnan(some).all()}
     return CrossValidation(errors, of_constant)
 
 
@@ -337,11 +333,8 @@ def _refitted(
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows))
     values = fitter.solve(problem, parameters, spreads=spreads).values
-    gone = [
-        row
-        for parameter, row, is_few in zip(parameters, places, few, strict=True)
-        if is_few and parameter.software != ANY
-    ]
+    named = zip(parameters, places, few, strict=True)
+    gone = [row for parameter, row, is_few in named if is_few and parameter.software != ANY]
     return dict(zip(places, values.tolist(), strict=True)), gone
 
 

@@ -105,10 +105,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
         of_attention = shared_attention(attention, fitted_weights(attention), catalog, date)
         constants += of_attention + _shared_backward(of_attention, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
-    return sorted(
-        constants,
-        key=lambda constant: (order[constant.family], constant.generation, constant.precision, constant.software),
-    )
+    return sorted(constants, key=lambda row: (order[row.family], row.generation, row.precision, row.software))
 
 
 def fitted_groups(
@@ -362,14 +359,10 @@ def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstan
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
     """Backward pass of unmeasured generations: the shared forward efficiency times the measured ratio."""
-    usual = {row.constant: row.value for row in forward if row.software == ANY}
+    shared = [row for row in forward if row.software == ANY]
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
-    values = backward_constants(usual, ratio)
-    return [
-        row.assumed(note, family="attention_backward", value=rounded(values[row.constant]))
-        for row in forward
-        if row.software == ANY
-    ]
+    values = backward_constants({row.constant: row.value for row in shared}, ratio)
+    return [row.assumed(note, family="attention_backward", value=rounded(values[row.constant])) for row in shared]
 
 
 def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:

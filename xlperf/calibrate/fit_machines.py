@@ -68,10 +68,8 @@ def kernels_of_other_generations(rows: Sequence[fitter.FittedConstant]) -> list[
     for row in rows:
         if row.family not in (STACK, EXPERTS) and row.generation != ANY:
             groups.setdefault((row.family, row.precision, row.software, row.constant), []).append(row)
-    return [
-        _of_any(some, added(row.value for row in some) / len(some), "mean of the generations that were fitted")
-        for some in groups.values()
-    ]
+    notes = "mean of the generations that were fitted"
+    return [_of_any(some, added(row.value for row in some) / len(some), notes) for some in groups.values()]
 
 
 def _of_any(some: Sequence[fitter.FittedConstant], value: float, notes: str) -> fitter.FittedConstant:
@@ -93,11 +91,8 @@ def slowdowns_of_other_generations(rows: Sequence[fitter.FittedConstant]) -> lis
         logs[name] = added(math.log(row.value) for row in chosen) / len(chosen)
     middle = float(np.median(list(logs.values()))) if logs else 0.0
     notes = "half way between other generations and the median of software"
-    return [
-        _of_any(list(some.values()), math.exp(0.5 * (logs[name] + middle)), notes)
-        for name, some in by_software.items()
-        if ANY not in some
-    ]
+    pooled = {name: list(some.values()) for name, some in by_software.items() if ANY not in some}
+    return [_of_any(some, math.exp(0.5 * (logs[name] + middle)), notes) for name, some in pooled.items()]
 
 
 def _apart(software: str) -> bool:
@@ -229,11 +224,8 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[fitt
 def _current_value(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
     """Current value for a vendor line, or the geometric mean over its generations."""
     table, names = catalog.calibration.table, (row["family"], row["constant"])
-    candidates = [
-        at
-        for at, of in enumerate(zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True))
-        if of == names
-    ]
+    of_row = zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True)
+    candidates = [at for at, of in enumerate(of_row) if of == names]
     kinds = table.text("generation", ANY)[candidates]
     if row["start"] == "mean" and len(candidates) and (kinds != ANY).all():
         unit = factor(declared_constants()[row["family"]][row["constant"]].unit)

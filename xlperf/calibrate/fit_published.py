@@ -84,10 +84,8 @@ def responses_of(
     """Sample the errors of published rows around the first values of the parameters, whose search the samples bound."""
     tried = [np.clip(trial_values(each.family, each.constant, each.first), *each.bounds) for each in parameters]
     points = np.array(tried).reshape(-1, len(_FACTORS))
-    trials = [
-        replace(parameter, low=float(low), high=float(high))
-        for parameter, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
-    ]
+    ends = zip(parameters, points[:, 0].tolist(), points[:, -1].tolist(), strict=True)
+    trials = [replace(parameter, low=low, high=high) for parameter, low, high in ends]
     colours, users = published_errors.colours_of(parameters), published_errors.users_of(plans, entries, parameters)
     problem = published_errors.published_problem(plans, entries, parameters)
     first = np.array([parameter.first for parameter in parameters])
@@ -199,10 +197,8 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[fitter
         parameters = [replace(parameter, pull=0.0) for parameter in family_parameters("memory", own_plans, errors)]
         solution = fitter.solve(published_errors.published_problem(own_plans, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
-        results += [
-            replace(constant, error=fitter.rounded(error))
-            for constant in _sheet_rows(own_plans, errors, parameters, solution, published, date)
-        ]
+        constants = _sheet_rows(own_plans, errors, parameters, solution, published, date)
+        results += [replace(constant, error=fitter.rounded(error)) for constant in constants]
     return results
 
 

@@ -102,12 +102,8 @@ def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Cal
             result += _grouped(plans, *left_out_together(plans, quantities, _names))
             step(rows.kind)
             planned = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
-            pairs = enumerate(zip(rows.text["row_id"], rows.text["group"], strict=True))
-            free = [
-                row
-                for row, (name, group) in pairs
-                if name not in planned and not group.casefold().startswith(OTHER_MACHINES)
-            ]
+            by_line = [group.casefold().startswith(OTHER_MACHINES) for group in rows.text["group"]]
+            free = [row for row, name in enumerate(rows.text["row_id"]) if name not in planned and not by_line[row]]
             result += sources_as_they_are([rows.take(free)], catalog, quantities)
     return result
 
@@ -145,11 +141,8 @@ def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Sou
 
 def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
     """Sources of measured watts."""
-    records = {
-        record.row_id: record
-        for record in power_records(rows, catalog)
-        if record.quantity == "power" and record.covered
-    }
+    known = [each for each in power_records(rows, catalog) if each.quantity == "power" and each.covered]
+    records = {record.row_id: record for record in known}
     plans = power_plans(rows, catalog)
     ids, names = plans.published.text["row_id"], plans.published.text["source_id"]
     rows_of: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Constants of kernels pooled over machines: shared by all accelerators, and by line of those with few measurements.
+"""Constants of kernels pooled over machines: shared by all accelerators, and by line where they have few measurements.
 
 The shared GEMM and attention constants, one fit over all generations, are the fallback of unmeasured machines. Machines
 with a handful of rows are fitted by line (cdna of cdna3 and cdna4), a generation pooled towards its line and a line
@@ -53,11 +53,8 @@ _ODD = {("ada", kernels.FP8_BLOCK)}  # generation and precision whose library re
 def tiles_of(generation: str, precision: str, software: str) -> dict[str, float]:
     """Constants of ``library_tiles.csv`` for kernels of a generation, precision and software."""
     key = {"generation": generation, "precision": precision, "software": software}
-    return {
-        row["constant"]: float(row["value"])
-        for row in resources.rows(_TILES)
-        if all(row[name] in (ANY, word) for name, word in key.items())
-    }
+    rows = [row for row in resources.rows(_TILES) if all(row[name] in (ANY, word) for name, word in key.items())]
+    return {row["constant"]: float(row["value"]) for row in rows}
 
 
 _ATTENTION = {
@@ -316,11 +313,8 @@ def fit_machine_kernels(rows: Sequence[kernels.Row], catalog: Catalog, date: str
     measured = {constant.generation for constant in results if constant.family == "attention"}
     words = "power limits are estimates: no clock is derived from them"
     results += _unlimited("attention", lines - measured, words, date)
-    swept = {
-        (constant.precision, constant.generation)
-        for constant in results
-        if (constant.family, constant.constant) == _RATE
-    }
+    rates = [row for row in results if (row.family, row.constant) == _RATE]
+    swept = {(row.precision, row.generation) for row in rates}
     return results + products_of_others(rows, catalog, swept, date)
 
 

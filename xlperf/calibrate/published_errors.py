@@ -164,13 +164,9 @@ def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     attention = plans.catalog.tables["models"].text("attention_type")[models]
     sources = NEVER_FITTED_SOURCES if entries.kind == "inference" else ()
-    return np.array(
-        [
-            source[plans.index[plan]] not in sources and attention[plan] not in NEVER_FITTED_ATTENTION
-            for plan in entries.plan.tolist()
-        ],
-        dtype=bool,
-    )
+    of_source = np.array([name not in sources for name in source], dtype=bool)[plans.index]
+    of_attention = ~np.isin(attention.astype(str), NEVER_FITTED_ATTENTION)
+    return np.asarray((of_source & of_attention)[entries.plan])
 
 
 def log_errors(

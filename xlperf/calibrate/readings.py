@@ -103,11 +103,7 @@ def _readings(
     row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
-        metric = next(
-            name_of_metric
-            for name_of_metric, of, primary in metrics_of(rows, row_of[name])
-            if primary and of == quantity
-        )
+        metric = next(word for word, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
         first, group = known.get((kind, name, metric), (math.nan, ""))
         if not math.isnan(first):
             ratio = math.log(first / rows.number[metric][row_of[name]])
@@ -256,11 +252,9 @@ class Baselines:
                 for key, log, source in _logs(published_errors.plans_of(published_errors.rows_to_fit(rows), catalog)):
                     for each in (key, (key[0], "", key[2])):
                         logs.setdefault(each, []).append((log, source))
-        self.constants = {
-            key: _baseline(values)
-            for key, values in logs.items()
-            if not key[1] or len({source for _, source in values}) >= _FEWEST_SOURCES
-        }
+        sources = {key: {source for _, source in values} for key, values in logs.items()}
+        chosen = [key for key in logs if not key[1] or len(sources[key]) >= _FEWEST_SOURCES]
+        self.constants = {key: _baseline(logs[key]) for key in chosen}
 
     def changes(self, plans: PublishedPlans, results: Table, errors: published_errors.Errors) -> Array:
         """Logarithm of the baseline over the prediction of each entry; NaN without a constant."""
@@ -347,7 +341,7 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
 
 
 def deployments(catalog: Catalog, progress: Progress | None = None, names: Sequence[str] = ()) -> list[Deployment]:
-    """Published deployments, or those of ``names``, with the answer of the form Serve for each."""
+    """Published deployments, or only ``names``, with the answer of the form Serve for each."""
     result = []
     for row in resources.rows(_FILE):
         if names and row["name"] not in names:

@@ -330,7 +330,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") 
 
 
 def read_own_runs(path: Path, catalog: Catalog) -> Table:
-    """Own runs of a file beside those of a catalog: its sheet or table ``own_runs``, or plans with measured columns."""
+    """Own runs of a file and of a catalog: its sheet or table ``own_runs``, or plans with measured columns."""
     from xlperf.catalog.read import is_workbook, read_catalog_tables, read_plans
 
     is_csv = str(path) != STANDARD and path.suffix.lower() == ".csv" and path.is_file()

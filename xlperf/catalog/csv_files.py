@@ -265,9 +265,9 @@ class CsvRows:
     def taken(self) -> CsvFile:
         """The rows since the last block."""
         empty = np.zeros(0, dtype=np.int32)
+        read = zip(self._codes, self._seen, strict=True)
         columns: list[Coded] = [
-            (np.concatenate([empty, *parts]), list(map(as_written, known)))
-            for parts, known in zip(self._codes, self._seen, strict=True)
+            (np.concatenate([empty, *parts]), list(map(as_written, known))) for parts, known in read
         ]
         lines = np.array(self._lines, dtype=np.int64)
         self._clear()

@@ -232,10 +232,8 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
     beside: dict[str, Any] = {"table": kind, "kind": "number", "bounds": ">0"}
     errors = "Prediction over measurement less 1: "
     yield kind, tuple(replace(c, name=MEASURED + c.name, meaning=f"Measured: {c.meaning}", **beside) for c in numbers)
-    yield (
-        f"{kind}_results",
-        tuple(replace(c, name=ERROR + c.name, unit="-", meaning=errors + c.meaning) for c in numbers),
-    )
+    beside_results = (replace(c, name=ERROR + c.name, unit="-", meaning=errors + c.meaning) for c in numbers)
+    yield f"{kind}_results", tuple(beside_results)
 
 
 def _of_own_runs(rows: dict[str, list[Column]], measured: Sequence[Column]) -> tuple[Column, ...]:

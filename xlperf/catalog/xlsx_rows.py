@@ -127,11 +127,8 @@ def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
     above, below = (re.search(_ROW.format(row), sheet, re.DOTALL) for row in (last, last + 1))
     prefix = (above["p"] if above else None) or ""
     prepared = below if below and below["b"] else above
-    styles = {
-        result[2]: style[1]
-        for result in _CELL.finditer((prepared and prepared["b"]) or "")
-        if (style := _STYLE.search(result[0]))
-    }
+    written = _CELL.finditer((prepared and prepared["b"]) or "")
+    styles = {cell[2]: style[1] for cell in written if (style := _STYLE.search(cell[0]))}
     columns = sorted({*(column_number(letters) for letters in styles), *cells})
     made = {column: _cell(prefix, column, last + 1, styles, cells.get(column)) for column in columns}
     attributes = re.sub(r'\s*\b(r|spans)="[^"]*"', "", above["a"] if above else "").rstrip("/ ")
@@ -172,11 +169,8 @@ def _grown(sheet: str, last: int, block: Block) -> str:
     def grown(match: re.Match[str]) -> str:
         areas = [f"{one}:{one}" if ":" not in one else one for one in match[2].split()]
         new = [_AREA.sub(area, one) for one in areas]
-        return (
-            match[1]
-            + " ".join(b if a != b else c for a, b, c in zip(areas, new, match[2].split(), strict=False))
-            + match[3]
-        )
+        shown = (b if a != b else c for a, b, c in zip(areas, new, match[2].split(), strict=False))
+        return match[1] + " ".join(shown) + match[3]
 
     sheet = re.sub(r'(\bsqref=")([^"]*)(")', grown, sheet)
     sheet = re.sub(r'(<(?:\w+:)?autoFilter\b[^>]*\bref=")([^"]*)(")', grown, sheet)
@@ -240,10 +234,8 @@ def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 def _row_lines(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
     for row in sorted(cells):
-        texts = {
-            column: _escaped(formulas[row, column]) if (row, column) in formulas else _escaped(cell_text(value))
-            for column, value in cells[row].items()
-        }
+        shown = {column: formulas.get((row, column)) or cell_text(value) for column, value in cells[row].items()}
+        texts = {column: _escaped(text) for column, text in shown.items()}
         filled = [column for column, text in texts.items() if text]
         if filled:
             yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))

@@ -14,8 +14,8 @@ from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.interop.software import calibrated_release, release_of
-from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.training import Refusal, precision_choice, published_plans, stated_settings
+from xlperf.measurements.published import ModelNames, Published, PublishedPlans, Refusal
+from xlperf.measurements.training import precision_choice, published_plans, stated_settings
 
 _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")  # settings that a static batch does not have
 _LENGTHS = {"prompt_length": "isl", "output_length": "osl"}  # printed columns that settings may state instead
@@ -62,10 +62,7 @@ def _plan(
         raise Refusal(text["quality"])
     if text["gpu"].casefold() not in memory:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    model, note, missing = models.name(published, row)
-    if missing:
-        raise Refusal(missing)
-    remarks = [note] if note else []
+    model, remarks = models.name(published, row)
     if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
         number["osl"] = 1.0
     if text["group"] == "production":

@@ -84,10 +84,8 @@ class KernelRows:
         """Mask of measurements excluded from every fit, on all machines: a fixed share of shapes by their hash."""
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
-        return np.array(
-            [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16.0**8 < HELD_BACK_SHARE for name in names],
-            dtype=bool,
-        )
+        hashes = [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) for name in names]
+        return np.array([value / 16.0**8 < HELD_BACK_SHARE for value in hashes], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,7 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
     for family in sorted(parsed):
         of_family = parsed[family]
         words = {name: [getattr(measurement, name) for measurement in of_family] for name in _WORDS}
-        arguments = {
-            name: np.array([measurement.arguments[name] for measurement in of_family])
-            for name in of_family[0].arguments
-        }
+        arguments = {name: np.array([each.arguments[name] for each in of_family]) for name in of_family[0].arguments}
         joined = _joined(family, words, np.array([measurement.time for measurement in of_family]), arguments, catalog)
         keep, reasons = _physical(joined)
         omitted.update(reasons)
@@ -210,11 +205,8 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     traffic = kv_cache_traffic(*(given[name] for name in names))
     share = traffic / rows.time / rows.machine.device.memory_bandwidth[:, 0]
     too_fast = share > 1.0
-    suspect = {
-        name
-        for name in set(rows.accelerator)
-        if too_fast[[other == name for other in rows.accelerator]].mean() > _MOST_TOO_FAST
-    }
+    names = np.array(rows.accelerator, dtype=object)
+    suspect = {name for name in set(rows.accelerator) if too_fast[names == name].mean() > _MOST_TOO_FAST}
     grouped = given["num_heads"] != given["num_query_groups"]
     grouped &= np.array([source not in _OWN_PAGES for source in rows.source_id], dtype=bool)
     idle = (share < _IDLE_SHARE) & (given["num_heads"] <= _MOST_GROUPED * given["num_query_groups"])

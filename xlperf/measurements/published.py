@@ -166,13 +166,10 @@ def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: 
     """
     kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
     columns = published_columns()[kind]
-    position = {name: number for number, name in enumerate(header)}
+    at = {name: number for number, name in enumerate(header)}
     faults = _header_faults(header, columns, place)
     raise_faults(faults)
-    text = {
-        name: [row[position[name]].strip() for row in rows] if name in position else [""] * len(rows)
-        for name in columns
-    }
+    text = {name: [row[at[name]].strip() for row in rows] if name in at else [""] * len(rows) for name in columns}
     number: dict[str, Array] = {}
     for name, sort in columns.items():
         if sort != "text":
@@ -229,6 +226,10 @@ _WIDTH_STEP = 1024.0
 _SIZE_TOLERANCE = 0.01
 
 
+class Refusal(Exception):
+    """Why a published row is not a plan, in words."""
+
+
 class ModelNames:
     """Finds the model of every published row, and makes models that the catalog lacks."""
 
@@ -241,13 +242,12 @@ class ModelNames:
         for row, word in aliases(self._table):
             self._known.setdefault(word.casefold(), row)
         self._rows: dict[int, dict[str, object]] = {}
-        self._made: dict[tuple[object, ...], str] = {}
-        self._notes: dict[tuple[object, ...], str] = {}
+        self._made: dict[tuple[object, ...], tuple[str, tuple[str, ...]]] = {}  # name and assumptions by shape
         self._names: set[str] = set(self._known)
         self._new: list[dict[str, object]] = []
 
-    def name(self, published: Published, row: int) -> tuple[str, str, str]:
-        """Name of a row's model, assumptions, and the reason for a missing name."""
+    def name(self, published: Published, row: int) -> tuple[str, list[str]]:
+        """Name of a row's model, and assumptions; Refusal if it has none."""
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}
         shape = {name: value for name, value in shape.items() if not math.isnan(value)}
@@ -258,9 +258,10 @@ class ModelNames:
             family = _family(printed)
             needed = [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in shape]
             if family is None or needed or "vocab_size" not in shape:
-                return "", "", f'model "{printed[1] or printed[0]}" is not in the catalog'
+                raise Refusal(f'model "{printed[1] or printed[0]}" is not in the catalog')
             base = {"model": printed[1] or printed[0], **family}
-        return self._variant(base, shape, size, length)
+        name, notes = self._variant(base, shape, size, length)
+        return name, list(notes)
 
     def number(self, name: str, column: str) -> float:
         """A number of a model named by :meth:`name`; NaN if blank."""
@@ -300,22 +301,20 @@ class ModelNames:
 
     def _variant(
         self, base: Mapping[str, object], shape: Mapping[str, float], size: float, length: float
-    ) -> tuple[str, str, str]:
+    ) -> tuple[str, tuple[str, ...]]:
         longer = length > _number(base, "max_sequence_length")
         model: dict[str, object] = {**base, **shape}
         derive = "ffn_hidden_size" not in shape and not math.isnan(size) and math.isnan(_number(base, "num_experts"))
         derive = derive and model["num_layers"] == base.get("num_layers", model["num_layers"])
         same = not longer and all(value == _effective(base, name) for name, value in shape.items())
         if same and (not derive or _agrees(model, size * _GIGA)):
-            return str(base["model"]), "", ""
+            return str(base["model"]), ()
         key = (base["model"], *sorted(shape.items()), longer, size if derive else 0.0)
         if key in self._made:
-            return self._made[key], self._notes[key], ""
-        note = ""
-        if derive and not _agrees(model, size * _GIGA):
-            note = _derive(model, size * _GIGA)
+            return self._made[key]
+        note = _derive(model, size * _GIGA) if derive and not _agrees(model, size * _GIGA) else ""
         if math.isnan(_number(model, "ffn_hidden_size")):
-            return "", "", f'model "{base["model"]}": the feed-forward width is not stated'
+            raise Refusal(f'model "{base["model"]}": the feed-forward width is not stated')
         if any(name in shape and shape[name] != base.get(name) for name in ("hidden_size", "num_attention_heads")):
             model["head_size"] = _number(model, "hidden_size") / _number(model, "num_attention_heads")
         if longer:
@@ -325,8 +324,8 @@ class ModelNames:
         for stated in ("stated_parameters", "stated_active_parameters"):
             model.pop(stated, None)
         self._new.append(model)
-        self._made[key], self._notes[key] = str(model["model"]), note
-        return self._made[key], note, ""
+        self._made[key] = str(model["model"]), (note,) if note else ()
+        return self._made[key]
 
     def _free(self, name: str) -> str:
         number, free = 1, name

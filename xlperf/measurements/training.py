@@ -16,11 +16,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.software import calibrated_release
-from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-
-
-class Refusal(Exception):
-    """Why a published row is not a plan, in words."""
+from xlperf.measurements.published import ModelNames, Published, PublishedPlans, Refusal
 
 
 def stated_settings(kind: str, printed: str) -> dict[str, object]:
@@ -182,10 +178,7 @@ def _plan(
         raise Refusal(refused)
     if text["gpu"].casefold() not in accelerators:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    model, note, missing = models.name(published, row)
-    if missing:
-        raise Refusal(missing)
-    remarks = [note] if note else []
+    model, remarks = models.name(published, row)
     printed = text["software"].casefold()
     plan: dict[str, object] = {
         "name": text["row_id"], "model": model, "accelerator": text["gpu"],

@@ -134,10 +134,8 @@ def _card_lines(results: Sequence[Shown]) -> list[str]:
     """Results below each other as text, with their bands."""
     across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
     bands = [one.band and f"80 %: {one.band}" for one in results]
-    return [
-        f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip()
-        for one, band in zip(results, bands, strict=True)
-    ]
+    lines = zip(results, bands, strict=True)
+    return [f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip() for one, band in lines]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:

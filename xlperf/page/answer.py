@@ -231,10 +231,8 @@ def _tiles(answer: Answered) -> list[Shown]:
     """The results with a tile; blank if there is no answer."""
     known = {one.name: one for one in answer.card}
     schema = results_of(answer.kind).by_name
-    return [
-        known.get(name, Shown(name, schema[name].header, ""))
-        for name in shown_columns(f"{answer.kind}_results", "tile")
-    ]
+    names = shown_columns(f"{answer.kind}_results", "tile")
+    return [known.get(name, Shown(name, schema[name].header, "")) for name in names]
 
 
 def write_page(output: str, answer: Answered, asked: Question, processes: int, done: Progress) -> None:
@@ -266,11 +264,8 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
             for words, shown in points
         ],
     }
-    sections = [
-        f'<h2>{text(titles[name])}</h2><div class="wide">{table(block)}</div>'
-        for name, block in nested.items()
-        if block
-    ]
+    titled = [(text(titles[name]), table(block)) for name, block in nested.items() if block]
+    sections = [f'<h2>{title}</h2><div class="wide">{inside}</div>' for title, inside in titled]
     first, more = _parted(answer.words)
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(

@@ -210,11 +210,8 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[outcome.Findin
                 values.append((1 - activations[at] / activations[none], step[at] / step[none] - 1))
             rescued[mode] += bool(fits[none] == 0 and at is not None and fits[at] == 1)
     # lowest, median and highest saving and slow-down of each mode [%]
-    ends = {
-        mode: np.quantile(100.0 * np.array(pairs), (0.0, 0.5, 1.0), axis=0).T
-        for mode, pairs in changes.items()
-        if pairs
-    }
+    shares = {mode: 100.0 * np.array(pairs) for mode, pairs in changes.items() if pairs}
+    ends = {mode: np.quantile(each, (0.0, 0.5, 1.0), axis=0).T for mode, each in shares.items()}
     if len(ends) == len(changes):
         saved, slower = ([each[i][1] for each in ends.values()] for i in (0, 1))
         facts = {"plans": len(changes["full"]), "short_of": short_of, "rescued": rescued}

@@ -154,11 +154,8 @@ def _claim(
         plan=plans["name"][best],
     )  # fmt: skip
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
-        return (
-            [claim, handicaps],
-            [outcome.finding("no claim")],
-            "no plan of the old and of the new machine could be computed",
-        )
+        words = "no plan of the old and of the new machine could be computed"
+        return [claim, handicaps], [outcome.finding("no claim")], words
     most, worst = int(np.nanargmax(gains)), int(order[0])
     made = gains[most] * slower[worst]
     findings = [

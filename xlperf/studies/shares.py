@@ -155,10 +155,8 @@ class Marginal(NamedTuple):
     def limits(self) -> str:
         """Limits and their nodes: ``die area at 12 nm to 7 nm and power at 5 nm to 1 nm``."""
         limits, nodes = (self.sheets[-1].values(name) for name in ("limited_by", "node"))
-        runs = [
-            (what, [node for _, node in group])
-            for what, group in groupby(zip(limits, nodes, strict=True), itemgetter(0))
-        ]
+        pairs = zip(limits, nodes, strict=True)
+        runs = [(what, [node for _, node in group]) for what, group in groupby(pairs, itemgetter(0))]
         clauses = [f"{what} at {' to '.join(dict.fromkeys((str(group[0]), str(group[-1]))))}" for what, group in runs]
         return f"{', '.join(clauses[:-1])} and {clauses[-1]}" if len(clauses) > 1 else clauses[0]
 
