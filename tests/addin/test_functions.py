@@ -9,7 +9,7 @@ import re
 import pytest
 from fake_engine import FakeEngine
 
-from xlperf.addin.answers import ANSWERS, EQUATIONS
+from xlperf.addin.answers import ANSWERS, equations
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import functions
 from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
@@ -60,7 +60,7 @@ def test_the_registry_and_the_session_know_the_same_words():
     arguments = [argument for function in registry for argument in function.arguments]
     assert {function.answer for function in registry} == {*ANSWERS, "equation", "value"}
     assert {argument.kind for argument in arguments} == set(READERS)
-    assert {function.name for function in registry if function.answer == "equation"} == set(EQUATIONS)
+    assert {function.name for function in registry if function.answer == "equation"} == set(equations())
     for argument in arguments:
         if argument.kind == "number":
             low, high, _ = argument.limits

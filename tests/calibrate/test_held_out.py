@@ -44,6 +44,17 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     sample_coarsely(monkeypatch)
 
 
+@cache
+def known() -> Catalog:
+    """Constants of which every turn of made-up runs knows the answer."""
+    return with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
+
+
+@cache
+def plain_errors() -> Errors:
+    return cross_validated(runs(known(), 40), known()).errors
+
+
 # --- nothing leaks -------------------------------------------------------------------------------------------------
 
 
@@ -53,7 +64,6 @@ def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> Non
     """A row of another model that is three times as long, in the same half of the rows: with the halves left out it
     tells nothing, with models alone it does; and with models alone the errors are those of the cross-validation.
     """
-    known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
 
     def models(_: PublishedPlans, entries: Errors) -> np.ndarray:
         return entries.model
@@ -62,7 +72,7 @@ def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> Non
         return np.array([int(name.removeprefix("R")) % 2 for name in entries.row_ids.tolist()])
 
     def errors(stretched: dict[int, float]) -> tuple[Errors, list[np.ndarray]]:
-        plans = plans_to_fit(runs(known, 40, stretched=stretched), known)
+        plans = plans_to_fit(runs(known(), 40, stretched=stretched), known())
         pairs = [left_out_together(plans, (STEP_TIME,), names) for names in (models, halves)]
         return pairs[0][0], [logs for _, logs in pairs]
 
@@ -70,7 +80,7 @@ def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> Non
     _, spoiled = errors(dict.fromkeys(range(8, 24, 2), 3.0))
     at = entries.row_ids.tolist().index("R6")
     assert "R8" in entries.row_ids and entries.model[at] != entries.model[entries.row_ids.tolist().index("R8")]
-    assert plain[0] == pytest.approx(cross_validated(runs(known, 40), known).errors.by_models, abs=1e-12)
+    assert plain[0] == pytest.approx(plain_errors().by_models, abs=1e-12)
     assert spoiled[1][at] == pytest.approx(plain[1][at], abs=1e-9)
     assert abs(spoiled[0][at] - plain[0][at]) > 1e-6
 
@@ -78,9 +88,8 @@ def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> Non
 @pytest.mark.usefixtures("coarse")
 def test_the_measured_time_of_a_row_does_not_move_its_own_prediction() -> None:
     """A row that was three times as long is mispredicted by a factor of three more, to the last digit."""
-    known = with_constants(kernel_slowdown=1.3, layer_overhead_time=4e-4)
-    plain = cross_validated(runs(known, 40), known).errors
-    spoiled = cross_validated(runs(known, 40, stretched={6: 3.0}), known).errors
+    plain = plain_errors()
+    spoiled = cross_validated(runs(known(), 40, stretched={6: 3.0}), known()).errors
     at = plain.row_ids.tolist().index("R6")
     assert spoiled.by_models[at] == pytest.approx(plain.by_models[at] - math.log(3.0), abs=1e-9)
     same = plain.model == plain.model[at]
@@ -121,11 +130,8 @@ def test_a_refit_of_all_constants_together_finds_them() -> None:
     truth = with_constants(kernel_slowdown=1.4, layer_overhead_time=1e-3, tensor_parallel_overlap=0.3)
     start = with_constants(kernel_slowdown=1.1, layer_overhead_time=5e-4, tensor_parallel_overlap=0.6)
     published = runs(truth)
-    before, after = start, refitted(published, start)
-    sizes = [
-        np.abs(cross_validated(published, catalog).errors.fitted).mean()
-        for catalog in (before, refitted(published, after))
-    ]
+    twice = refitted(published, refitted(published, start))
+    sizes = [np.abs(published_entries(plans_to_fit(published, catalog)).fitted).mean() for catalog in (start, twice)]
     assert sizes[1] < 0.2 * sizes[0]
     assert sizes[1] < 0.02
 

@@ -166,7 +166,7 @@ def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
 
 
 def test_unknown_generation_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlperf.calibrate.fit.read_measured", lambda *_: shipped_measured())
+    monkeypatch.setattr("xlperf.calibrate.published_errors.read_measured", lambda *_: shipped_measured())
     with pytest.raises(
         InputError,
         match='--leave-out: unknown generation, accelerator, software or source "blackwel"; did you mean blackwell',

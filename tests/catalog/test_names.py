@@ -14,8 +14,7 @@ import xlperf
 from xlperf.addin.worker import Engine, Session
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.references import unknown
-from xlperf.catalog.spellings import Spellings
+from xlperf.catalog.spellings import Spellings, unknown
 from xlperf.catalog.table import Table
 
 PLAN = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}

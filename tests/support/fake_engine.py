@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.references import Orphans
+from xlperf.catalog.spellings import Orphans
 from xlperf.catalog.table import Table
 
 

@@ -90,13 +90,11 @@ def _named(session: Session, function: Function, given: Given) -> Block:
         session.misuse(plans, f"{function.name}: {words}")
         raise
     rows = _results(session, function, {**given, "results": names})[1:]
-    return [
-        [
-            cell * scale if isinstance(cell, float) and scale != 1.0 else cell
-            for cell, scale in zip(row, scales, strict=True)
-        ]
-        for row in rows
-    ]
+    return [[_scaled(*pair) for pair in zip(row, scales, strict=True)] for row in rows]
+
+
+def _scaled(cell: Any, scale: float) -> Any:
+    return cell * scale if isinstance(cell, float) and scale != 1.0 else cell
 
 
 def _scale(name: str, column: Column) -> float:
@@ -120,10 +118,6 @@ def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) ->
                 table = session.engine.resolve(read_plans_of(plans, number, number + 1), catalog[1])
                 cells[number] = _plan_cells(table, column.name)[0]
     return cells
-
-
-def _operators(session: Session, _: Function, given: Given) -> Block:
-    return _as_block(session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1]))
 
 
 def _search(session: Session, _: Function, given: Given) -> Block:
@@ -299,7 +293,9 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "quantity": _quantity,
     "results": _results,
     "named": _named,
-    "operators": _operators,
+    "operators": lambda session, _, given: _as_block(
+        session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1])
+    ),
     "search": _search,
     "frontier": _frontier,
     "diagnosis": _diagnosis,
@@ -323,48 +319,31 @@ class Numbers(NamedTuple):
     words: list[str]
 
 
-def _dies_per_wafer(width: Any, height: Any, diameter: Any, edge: Any, scribe: Any, method: str) -> Any:
-    from xlperf.equations.cost.dies import dies_by_rule
+def equations() -> Mapping[str, Callable[..., Any]]:
+    """What computes the functions of the registry whose answer is ``equation``, with their arguments in order."""
+    from xlperf.equations.cost import dies, tco
 
-    return dies_by_rule(method, width, height, diameter, edge, scribe)
+    def die_yield(area: Any, density: Any, model: str, clustering: Any, ratio: Any, layers: Any) -> Any:
+        return dies.die_yield(model, dies.critical_defects(area, density, ratio), clustering, layers)
 
+    def hour_cost(capex: Any, life: Any, rate: Any, power: Any, effectiveness: Any, energy: Any, used: Any, upkeep: Any,
+                  facility: Any, residual: Any) -> Any:  # fmt: skip
+        recovery = tco.capital_recovery_rate(rate, life, residual)
+        building = tco.capital_recovery_rate(rate, BUILDING_LIFE)
+        return tco.owned_cost_rate(capex, recovery, facility, building, upkeep, 0.0, power, effectiveness, energy, used)
 
-def _die_yield(area: Any, density: Any, model: str, clustering: Any, ratio: Any, layers: Any) -> Any:
-    from xlperf.equations.cost.dies import critical_defects, die_yield
-
-    return die_yield(model, critical_defects(area, density, ratio), clustering, layers)
-
-
-def _die_cost(price: Any, dies: Any, passed: Any, sort: Any) -> Any:
-    from xlperf.equations.cost.dies import good_die_cost, raw_die_cost
-
-    return good_die_cost(raw_die_cost(price, dies), sort, passed)
-
-
-def _hour_cost(
-    capex: Any, life: Any, rate: Any, power: Any, effectiveness: Any, energy: Any, used: Any, upkeep: Any,
-    facility: Any, residual: Any,
-) -> Any:  # fmt: skip
-    from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
-
-    recovery = capital_recovery_rate(rate, life, residual)
-    building = capital_recovery_rate(rate, BUILDING_LIFE)
-    return owned_cost_rate(capex, recovery, facility, building, upkeep, 0.0, power, effectiveness, energy, used)
-
-
-EQUATIONS: Mapping[str, Callable[..., Any]] = {
-    "XLPERF_DIES_PER_WAFER": _dies_per_wafer,
-    "XLPERF_DIE_YIELD": _die_yield,
-    "XLPERF_DIE_COST": _die_cost,
-    "XLPERF_HOUR_COST": _hour_cost,
-}
-"""What computes the functions of the registry whose answer is ``equation``, with their arguments in order."""
+    return {
+        "XLPERF_DIES_PER_WAFER": lambda *sizes: dies.dies_by_rule(sizes[-1], *sizes[:-1]),
+        "XLPERF_DIE_YIELD": die_yield,
+        "XLPERF_DIE_COST": lambda price, count, passed, sort: dies.good_die_cost(
+            dies.raw_die_cost(price, count), sort, passed
+        ),
+        "XLPERF_HOUR_COST": hour_cost,
+    }
 
 
 def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block:
-    """Cells of an equation in the unit of the function, whose arguments broadcast against each other; a bad cell or a
-    result that is not finite gives an error in its cell.
-    """
+    """Cells of an equation whose arguments broadcast; a bad cell gives an error in its own cell."""
     given = [one for one in inputs if isinstance(one, Numbers)]
     try:
         shape = np.broadcast_shapes(*(one.values.shape for one in given))
@@ -377,7 +356,7 @@ def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block
         raise FunctionError("#VALUE!", f"a table of {shape[0]:,} x {shape[1]:,} cells is more than {MOST_CELLS:,}")
     with np.errstate(all="ignore"):
         values = [one.values if isinstance(one, Numbers) else one for one in inputs]
-        numbers = np.broadcast_to(EQUATIONS[function.name](*values), shape) / UNITS[function.unit].factor
+        numbers = np.broadcast_to(equations()[function.name](*values), shape) / UNITS[function.unit].factor
     block: Block = [
         [cell if np.isfinite(cell) else CellError("#NUM!", "these numbers have no result") for cell in row]
         for row in numbers.tolist()

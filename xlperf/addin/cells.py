@@ -24,8 +24,7 @@ MOST_CACHED_ROWS = 20_000
 MOST_COMPANIONS = 2_000
 MOST_GROUPS = 16
 _KINDS_OF_FAULT = 3  # evaluations of plans together: with the faults of cells dropped, then of names, then none is left
-MOST_HINTS = 50
-"""Faulty plans of one call whose cells list the names that may be meant; to find them takes milliseconds each."""
+MOST_HINTS = 50  # faulty plans of one call that list the names that may be meant; each search takes milliseconds
 
 Block = list[list[Any]]
 Asked = frozenset[str] | None  # results that cells ask for; None for all
@@ -50,9 +49,7 @@ class FunctionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Plans from a host: kind, header cells, one tuple of cells per plan. ``flags`` has the places of TRUE and FALSE,
-    which Python compares equal to 1 and 0.
-    """
+    """Plans from a host: kind, header cells, a tuple of cells per plan; ``flags`` tells TRUE from 1."""
 
     kind: str
     header: tuple[Any, ...]
@@ -114,9 +111,7 @@ def is_auto(cell: object) -> bool:
 
 
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
-    """Plans of a card (two columns: name, value), of a table with its header row, or of rows with a separate header, by
-    default of the kind that the header decides.
-    """
+    """Plans of a card, of a table with its header row, or of rows with a separate header."""
     block, headers = block_of(plan), given_block(header)
     if headers:
         if len(headers) > 1:
@@ -283,11 +278,8 @@ def asked_of(function: Function, kind: str) -> Asked:
 def _filled(plans: Plans, header: Header) -> list[int]:
     """Rows in which an input is given."""
     inputs = [one.position for one in header.fields]
-    return [
-        number
-        for number, cells in enumerate(plans.rows)
-        if not all(position >= len(cells) or is_blank(cells[position]) for position in inputs)
-    ]
+    given = (any(at < len(cells) and not is_blank(cells[at]) for at in inputs) for cells in plans.rows)
+    return [row for row, is_given in enumerate(given) if is_given]
 
 
 def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
@@ -359,9 +351,7 @@ class Outcomes:
         return self._asked[group]
 
     def together(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> list[Outcome | None]:
-        """Outcomes of plans as if each had been asked for by itself, evaluated at once; None for a blank one, or a
-        faulty one, whose own call names it alone.
-        """
+        """Outcomes of plans as if each had been asked for by itself, evaluated at once; None if blank or faulty."""
         header, asked = parse_header(plans.kind, plans.header), self._asked_together(plans, results)
         singles = [Plans(plans.kind, plans.header, (cells,)) for cells in plans.rows]
         known = [(catalog, one) for one in singles]

@@ -33,11 +33,8 @@ def stale_words(built: str, computes: str, host: str) -> str:
     >>> stale_words("0.1.0", "0.2.0", "excel")
     'The add-in is of xlperf 0.1.0 and xlperf 0.2.0 computes: run xlperf install excel'
     """
-    return (
-        ""
-        if built == computes
-        else f"The add-in is of xlperf {built} and xlperf {computes} computes: run xlperf install {host}"
-    )
+    stale = f"The add-in is of xlperf {built} and xlperf {computes} computes: run xlperf install {host}"
+    return "" if built == computes else stale
 
 
 class WorkerError(Exception):
@@ -89,9 +86,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class Client:
-    """One worker process and the calls to it; safe to use from several threads. A call beyond ``time_limit`` [s] ends
-    it.
-    """
+    """One worker process and the calls to it, from any thread; a call beyond ``time_limit`` [s] ends it."""
 
     def __init__(self, command: list[str], time_limit: float = TIME_LIMIT) -> None:
         self._command = list(command)
@@ -130,9 +125,7 @@ class Client:
                 self._end()
 
     def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values of a worksheet function, whose arguments are scalars, None, or lists of rows. Raises
-        WorkerError.
-        """
+        """Block of values of a worksheet function of scalars, None, or lists of rows. Raises WorkerError."""
         return cast("list[list[Any]]", self._answer({"function": function, "arguments": arguments})["rows"])
 
     def call_with_others(

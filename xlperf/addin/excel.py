@@ -1,9 +1,7 @@
 """The Excel add-in ``xlperf.xlam`` for Windows: worksheet functions, a tab of the ribbon, installation.
 
-The add-in is built from the add-in file of the installed xlwings, on the machine that uses it, because xlwings names
-its library by its version; nothing of xlwings is passed on. Our module of VBA, made from the registry, hands cells to
-xlwings, which runs Python. The changes in xlwings' own module isolate other workbooks: settings and paths come from the
-add-in file alone, so that a workbook can neither bring code along nor start a Python process of its own.
+It is built on the user's machine from the add-in file of the installed xlwings, with our VBA module made from the
+registry. Settings and paths come from the add-in alone, so that no workbook can bring code along.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from pathlib import Path, PureWindowsPath
 from xml.sax.saxutils import escape, unescape
 
 from xlperf import __version__
-from xlperf.addin.functions import Function, Row, archive, blocks, functions
+from xlperf.addin.functions import Function, Row, archive, blocks, functions, glue
 from xlperf.addin.vba_project import Project, VbaError
-from xlperf.base import resources
 from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.base.files import replaced
 
@@ -55,19 +52,12 @@ _BAS_NOTES = """\
 
 
 def vba_module(registry: Iterable[Function]) -> str:
-    """Our module of VBA: shared helpers, buttons of the ribbon and the blocks that they write, a wrapper per function,
-    and the texts of the function wizard.
-    """
+    """Our module of VBA: shared helpers, buttons of the ribbon, a wrapper per function, and texts of the wizard."""
     known = list(registry)
-    helpers = _glue("excel.bas") + "\n" + _glue("ribbon.bas")
+    helpers = glue("excel.bas") + "\n" + glue("ribbon.bas")
     helpers = helpers.replace("SERVER_MODULE", SERVER_MODULE).replace("VERSION_OF_PACKAGE", __version__)
-    return "\n".join(
-        [f'Attribute VB_Name = "{MODULE}"\n{helpers}', _block_texts(), *map(_wrapper, known), _argument_texts(known)]
-    )
-
-
-def _glue(name: str) -> str:
-    return resources.table(f"addin/glue/{name}").read_text(encoding="utf-8")
+    head = f'Attribute VB_Name = "{MODULE}"\n{helpers}'
+    return "\n".join([head, _block_texts(), *map(_wrapper, known), _argument_texts(known)])
 
 
 def _block_texts() -> str:
@@ -158,15 +148,13 @@ def addin(python: str | None = None) -> bytes:
         project.remove("Module1")
     project.add(MODULE, vba_module(functions().values()))
     parts[_PROJECT] = project.written()
-    parts[_RIBBON] = _glue("ribbon.xml").encode()
+    parts[_RIBBON] = glue("ribbon.xml").encode()
     related = f'<Relationship Id="rIdRibbon" Type="{_RIBBON_KIND}" Target="{_RIBBON}"/></Relationships>'
     parts[_RELATIONSHIPS] = parts[_RELATIONSHIPS].decode().replace("</Relationships>", related).encode()
     settings = {
-        "Interpreter_Win": python or sys.executable,
-        "UDF Modules": SERVER_MODULE,
-        "ADD_WORKBOOK_TO_PYTHONPATH": "false",
-        "Built by": f"xlperf {__version__}, xlwings {version('xlwings')}",
-    }
+        "Interpreter_Win": python or sys.executable, "UDF Modules": SERVER_MODULE,
+        "ADD_WORKBOOK_TO_PYTHONPATH": "false", "Built by": f"xlperf {__version__}, xlwings {version('xlwings')}",
+    }  # fmt: skip
     rows = "".join(
         f'<row r="{number}">{_cell(f"A{number}", key)}{_cell(f"B{number}", value)}</row>'
         for number, (key, value) in enumerate(settings.items(), 1)
@@ -209,9 +197,7 @@ def bas_text(python: str | None = None) -> str:
 
 
 def write(path: str, python: str | None = None) -> str:
-    """Build the add-in, or with the ending .bas the text of its module, for the interpreter of the machine that runs
-    Excel; on Windows by default the one that runs this. Returns a report in one line.
-    """
+    """Build the add-in, or its module as .bas, for the interpreter ``python``; returns a report in one line."""
     if python is None and sys.platform != "win32":
         problem = "runs in Excel for Windows, where this interpreter is not; name the one there: --python PATH"
         raise InputError(Fault(path, problem))
@@ -238,9 +224,7 @@ def startup_folder() -> Path:
 
 
 def install() -> str:
-    """Build the add-in and install it in Excel's start-up folder, replacing an older one; returns a report in one line,
-    or raises HostError with the cause and a remedy.
-    """
+    """Build the add-in into Excel's start-up folder; returns a report in one line. Raises HostError."""
     path = startup_folder() / NAME
     content = addin()
     if _content(path) == content:

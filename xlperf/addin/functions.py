@@ -1,13 +1,8 @@
 """The one registry of worksheet functions: names, arguments, texts of wizards; and the blocks that buttons write.
 
-``functions.csv``, ``arguments.csv`` and ``examples.csv`` beside this module are the data; a function for each result
-comes from the schema, so a new result column is a new function without another line here. Every host
-is generated from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it:
-``answer`` names the handler of a function, ``kind`` the reader of an argument.
-
-``blocks.csv`` has the rows of each block of labels, default values and formulas. The ribbon of Excel and the task pane
-of the Office add-in write the same cells; a formula refers to its plan by the distance in rows and columns (R1C1), so
-that a block works at any cell.
+CSV files beside this module are the data, with a function for each result of the schema. Every host is generated from
+the registry: ``answer`` names the handler of a function, ``kind`` the reader of an argument. A formula in a block
+refers to its plan by distance (R1C1), so that a block works at any cell.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from functools import cache
 from itertools import groupby
 from string import Formatter
 
-from xlperf.base.resources import rows
+from xlperf.base.resources import rows, table
 from xlperf.catalog.schema import PLAN_TABLES, results_of
 
 PREFIX = "XLPERF_"
@@ -135,9 +130,8 @@ def functions() -> dict[str, Function]:
         name = PREFIX + result.upper()
         kind = next(kind for kind in PLAN_TABLES if result in results_of(kind).by_name)
         example = "{experts}" if result in _OF_EXPERT_POOLS else f"{{{kind}}}"
-        registry[name] = Function(
-            name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example
-        )
+        about = (of_plans, "value", "plans", result)
+        registry[name] = Function(name, _meaning(result), *about, arguments_of_example=example)
     return registry
 
 
@@ -170,10 +164,9 @@ def _arguments() -> dict[tuple[str, str], Argument]:
         if row["kind"] in ("number", "choice"):
             words += f": {', '.join(choices)}" if choices else f" [{unit}]" if unit != "-" else ""
             words += f"; left out: {default}." if default else "."
+        about = (row["kind"], row["optional"] == "yes", unit, default, row["bounds"], choices)
         for function in row["function"].split() or [""]:
-            arguments[function, row["argument"]] = Argument(
-                row["argument"], words, row["kind"], row["optional"] == "yes", unit, default, row["bounds"], choices
-            )
+            arguments[function, row["argument"]] = Argument(row["argument"], words, *about)
     return arguments
 
 
@@ -188,6 +181,11 @@ def _meaning(result: str) -> str:
     if len(set(texts.values())) == 1:
         return f"{next(iter(texts.values()))} {' and '.join(texts).capitalize()} plans."
     return " ".join(f"{kind.capitalize()}: {words}" for kind, words in texts.items())
+
+
+def glue(name: str) -> str:
+    """A file that is copied into hosts."""
+    return table(f"addin/glue/{name}").read_text(encoding="utf-8")
 
 
 def archive(parts: Mapping[str, bytes]) -> bytes:

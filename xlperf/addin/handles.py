@@ -1,9 +1,7 @@
-"""Catalogs in cells: tables on disk under a hash of their content, which stays valid between sessions.
+"""Catalogs in cells, and questions: tables on disk under a hash of their content, valid between sessions.
 
-A cell holds the handle; another cell passes it on, perhaps after a restart. The store is a folder of JSON files in the
-user's cache, bounded in number and size; the least recently used file is removed first. A worker also stores
-questions, never their answers, and a new worker answers them while its host loads a workbook. It stores only questions
-that took some time and would not block another one for long. ``XLPERF_QUESTIONS=off`` disables it.
+The store is a bounded folder of JSON files in the user's cache. A new worker answers stored questions while its host
+loads a workbook; ``XLPERF_QUESTIONS=off`` disables it.
 """
 
 from __future__ import annotations
@@ -68,9 +66,7 @@ class CatalogStore:
         self._most_bytes = most_bytes
 
     def put(self, tables: Sequence[Block]) -> str:
-        """Store tables, header row first, and return their handle, which lives in memory alone if the folder is
-        read-only.
-        """
+        """Store tables, header row first, and return their handle; a read-only folder stores none."""
         content = content_of(tables)
         handle = handle_of(content)
         path = self._path(handle)
@@ -154,9 +150,7 @@ MOST_QUESTION_BYTES = 4 * 2**20
 
 
 class Questions:
-    """Questions of this and earlier sessions, least recently asked first, in a file with a line each; with
-    :data:`SWITCH` off the file is removed and none is written.
-    """
+    """Questions of this and earlier sessions, least recently asked first; none are stored with :data:`SWITCH` off."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or cache_folder() / "questions"
@@ -199,9 +193,7 @@ class Questions:
 
 
 def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:
-    """The first line of requests; until it arrives, steps run one after the other, up to one that fails: the question
-    itself will report the fault.
-    """
+    """The first line of requests; until it arrives, steps run one after the other, up to one that fails."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=lambda: lines.put(requests.readline(longest)), name="first request", daemon=True).start()
     with suppress(Exception):

@@ -1,15 +1,8 @@
 """Parts of hosts that need the standard library alone: batches of calls, cells, rows and saved files of LibreOffice.
 
-:class:`Neighbours` batches calls: plans that a spreadsheet asks for one by one are computed together with the rows
-beside them. A message to the worker costs more time than a plan in a batch. At the second new plan within a second, the
-other rows under the same header go along in one message, and their answers are cached under the cells of each row: a
-row that is read too early or never asked for costs time, and a cell shows the result of its own arguments. With another
-catalog, after an edit of the hardware, the rows that cells asked for under the previous one go along at once. The host
-provides the rows: :class:`CalcTables`, :func:`xlperf.addin.xlwings_functions.excel_tables`.
-
-LibreOffice 7.4 writes add-in functions to .xlsx files as ``XLPERF.STEP_TIME(``, which Excel does not know (25.2 no
-longer does). :func:`make_portable` writes ``XLPERF_STEP_TIME(`` again, in formulas only: text in cells and text inside
-a formula is unchanged.
+:class:`Neighbours` batches calls, since a message to the worker costs more than a plan: at the second new plan within a
+second, or with another catalog, the other rows under its header go along and their answers are cached. LibreOffice 7.4
+writes ``XLPERF.STEP_TIME(`` to .xlsx files, which Excel does not know; :func:`make_portable` renames it in formulas.
 
 A copy of this file runs inside LibreOffice's own Python.
 """
@@ -72,9 +65,7 @@ class Neighbours:
         self._num_new, self._patience, self._last_new = 0, 2, 0.0
 
     def call(self, document: Any, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values of a function of plan, catalog and header, for a calling spreadsheet, the addresses of its
-        cells, or an unknown one.
-        """
+        """Block of values of a function of plan, catalog and header, for a document or the places of its cells."""
         plan, catalog, header = [*arguments, None, None][:3]
         catalog = _single(catalog)
         if document is None or isinstance(catalog, list) or not (_is_row(plan) and _is_row(header)):
@@ -310,9 +301,7 @@ def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
 
 
 def make_portable(path: str, names: Iterable[str]) -> bool:
-    """Rewrite a saved .xlsx file as a whole if it has dotted function names; other parts keep their bytes, the file its
-    modification time, by which LibreOffice detects changes by others. Returns whether it was rewritten.
-    """
+    """Rewrite a saved .xlsx file if it has dotted function names, with its old modification time; whether it had."""
     functions = list(names)
     path = os.path.realpath(path)
     changed: dict[str, bytes] = {}

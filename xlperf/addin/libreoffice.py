@@ -64,11 +64,9 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
     parts = {name: resources.table(f"addin/{path}").read_text(encoding="utf-8") for name, path in copied.items()}
     parts["description.xml"] = Template(parts["description.xml"]).substitute(version=__version__)
     parts |= {
-        "xlperf.idl": types(registry),
-        "CalcAddIns.xcu": wizard_texts(registry),
-        "functions.json": json.dumps(configuration, indent=1),
-        "pythonpath/xlperf_host/__init__.py": "",
-    }
+        "xlperf.idl": types(registry), "CalcAddIns.xcu": wizard_texts(registry),
+        "functions.json": json.dumps(configuration, indent=1), "pythonpath/xlperf_host/__init__.py": "",
+    }  # fmt: skip
     return archive({name: text.encode("utf-8") for name, text in parts.items()})
 
 
@@ -139,9 +137,7 @@ def unopkg_program() -> str:
 
 
 def install(options: Sequence[str] = ()) -> str:
-    """Build the add-in and install it for this user (for all users when run as root) with options for LibreOffice's
-    extension manager; returns a report in one line, or raises HostError with the cause and a remedy.
-    """
+    """Build the add-in and install it, for root for all users; a report in one line. Raises HostError."""
     program = unopkg_program()
     with scratch_folder() as folder:
         path = folder / "xlperf.oxt"

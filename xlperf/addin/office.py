@@ -1,10 +1,7 @@
 """Excel without a process of our own: the Office add-in as a folder of files, and texts for xlwings Lite.
 
-Both run Python inside Excel (Pyodide), on Windows, on a Mac and on the web, with the engine unchanged.
-
-The folder of the Office add-in holds a manifest, the metadata of the functions, made from the registry, a page with its
-scripts, pictures, and a wheel of the installed xlperf. Any web server can host it, because the page computes. Pyodide
-comes from its public servers, or from a folder that is copied along.
+Both run Python inside Excel (Pyodide), on Windows, on a Mac and on the web. Any web server can host the folder:
+manifest and metadata from the registry, a page with scripts, and a wheel of the installed xlperf.
 """
 
 from __future__ import annotations
@@ -26,13 +23,12 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from xlperf import __version__
-from xlperf.addin.functions import Function, archive, blocks, functions
+from xlperf.addin.functions import Function, archive, blocks, functions, glue
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
 
-PYODIDE = "https://cdn.jsdelivr.net/pyodide/v0.27.7/full/"
-"""The Pyodide that tests run; a page loads it if no other is given."""
+PYODIDE = "https://cdn.jsdelivr.net/pyodide/v0.27.7/full/"  # the Pyodide that tests run, unless another is given
 SUMMARY = "Performance, memory and cost of training and serving large language models: functions of cells and a tab."
 _PAGE = ("taskpane.html", "taskpane.js", "engine_worker.js")
 _ICONS = (16, 32, 64, 80)
@@ -86,16 +82,14 @@ def settings(pyodide: str, wheel: str) -> str:
         "worker": "engine_worker.js",
         "functions": [
             {
-                "id": _identifier(function),
-                "name": function.name,
+                "id": _identifier(function), "name": function.name,
                 "long": function.answer in _LONG or function.rows in _FORMS,
-                "repeated": function.arguments[-1].repeated,
-                "saysFaults": function.says_faults,
+                "repeated": function.arguments[-1].repeated, "saysFaults": function.says_faults,
             }
             for function in functions().values()
         ],
         "blocks": {name: [asdict(row) for row in rows] for name, rows in blocks().items()},
-    }
+    }  # fmt: skip
     return f"const SETTINGS = {json.dumps(known, indent=1)};\n"
 
 
@@ -109,16 +103,13 @@ def manifest(url: str) -> str:
     }
     labels = {f"Group.{title}": title for title in groups} | {f"{name}.Label": one for name, one in titles.items()}
     tips = {f"{name}.Tip": _TIPS[name != "check"] for name in titles}
-    return Template(_glue("manifest.xml")).substitute(
-        id=uuid5(NAMESPACE_URL, url),
-        version=".".join(["1", *re.findall(r"\d+", __version__)[:3]]),
-        summary=SUMMARY,
-        url=url,
-        origin="/".join(url.split("/")[:3]),
+    return Template(glue("manifest.xml")).substitute(
+        id=uuid5(NAMESPACE_URL, url), version=".".join(["1", *re.findall(r"\d+", __version__)[:3]]), summary=SUMMARY,
+        url=url, origin="/".join(url.split("/")[:3]),
         groups="\n".join(_group(title, buttons) for title, buttons in groups.items()),
         labels=_strings({**labels, "pane.Label": "Task pane"}),
         tips=_strings({**tips, "pane.Tip": "Shows the state of the engine and long calls, which it cancels."}),
-    )
+    )  # fmt: skip
 
 
 _ICON = "<Icon>{}</Icon>".format("".join(f'<bt:Image size="{n}" resid="Icon.{n}"/>' for n in (16, 32, 80)))
@@ -143,10 +134,6 @@ def _group(title: str, buttons: str) -> str:
 
 def _strings(texts: dict[str, str]) -> str:
     return "\n".join(f'        <bt:String id="{name}" DefaultValue={quoteattr(text)}/>' for name, text in texts.items())
-
-
-def _glue(name: str) -> str:
-    return resources.table(f"addin/glue/{name}").read_text(encoding="utf-8")
 
 
 def icon(size: int) -> bytes:
@@ -196,9 +183,7 @@ def _used(package: Path) -> Iterator[Path]:
 
 
 def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str | None = None) -> str:
-    """Write the folder of the Office add-in for an https address; returns the next step. ``pyodide``: its https
-    address, or a folder that is copied; ``wheel``: by default made of the installed package.
-    """
+    """Write the folder of the Office add-in for an https address, with a copy of the folder ``pyodide``: next steps."""
     place, address = _folder(folder), url.rstrip("/")
     if not re.fullmatch(r"https://[\w.-]+(:\d+)?(/[\w.~%-]+)*", address, re.ASCII):
         raise InputError(Fault("--url", f'must be the https address where the folder will be, got "{url}"'))
@@ -207,27 +192,23 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
         raise InputError(Fault(folder, "has files of another source; give an empty folder, or one of an earlier run"))
     source, copied = _pyodide(pyodide or PYODIDE)
     if wheel is not None and not (Path(wheel).is_file() and re.fullmatch(r"xlperf-[\w.+-]+\.whl", Path(wheel).name)):
-        raise InputError(
-            Fault("--wheel", f'must be a file such as xlperf-{__version__}-py3-none-any.whl, got "{wheel}"')
-        )
+        problem = f'must be a file such as xlperf-{__version__}-py3-none-any.whl, got "{wheel}"'
+        raise InputError(Fault("--wheel", problem))
     name = f"xlperf-{__version__}-py3-none-any.whl" if wheel is None else Path(wheel).name
     contents: dict[str, bytes] = {
-        "manifest.xml": manifest(address).encode(),
-        "functions.json": json.dumps(metadata(), indent=1).encode(),
-        "settings.js": settings(source, name).encode(),
-        **{page: _glue(page).encode() for page in _PAGE},
+        "manifest.xml": manifest(address).encode(), "functions.json": json.dumps(metadata(), indent=1).encode(),
+        "settings.js": settings(source, name).encode(), **{page: glue(page).encode() for page in _PAGE},
         **{f"icon-{size}.png": icon(size) for size in _ICONS},
         name: wheel_of_package() if wheel is None else Path(wheel).read_bytes(),
-    }
+    }  # fmt: skip
     for old in place.glob("xlperf-*.whl"):
         old.unlink()
     _fill(place, contents)
     for file in copied:
         (place / "pyodide").mkdir(exist_ok=True)
         shutil.copyfile(file, place / "pyodide" / file.name)
-    return (
-        f"{place}: put this folder on the web server at {address}, then add manifest.xml to Excel (xlperf guide excel)"
-    )
+    then = "then add manifest.xml to Excel (xlperf guide excel)"
+    return f"{place}: put this folder on the web server at {address}, {then}"
 
 
 def _folder(name: str) -> Path:
@@ -288,9 +269,7 @@ def requirements(wheel: str | None = None) -> str:
 
 
 def write_lite(folder: str, wheel: str | None = None) -> str:
-    """Write ``main.py`` and ``requirements.txt`` into a folder, for the package index or a wheel (https address or
-    file); returns the next steps in one line. Nothing is written over files from another source.
-    """
+    """Write ``main.py`` and ``requirements.txt`` for xlwings Lite into a folder without others; next steps."""
     place, address = _folder(folder), None if wheel is None else _address(wheel)
     texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(address)}
     starts = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}

@@ -82,18 +82,10 @@ class Project:
             return
         narrow, wide = name.encode("cp1252"), name.encode("utf-16le")
         records = [
-            (_NAME, narrow),
-            (_NAME_UTF16, wide),
-            (_STREAM_NAME, narrow),
-            (_STREAM_UTF16, wide),
-            (_DOC, b""),
-            (_DOC_UTF16, b""),
-            (_OFFSET, bytes(4)),
-            (_HELP, bytes(4)),
-            (_MODULE_COOKIE, b"\xff\xff"),
-            (_STANDARD, b""),
+            (_NAME, narrow), (_NAME_UTF16, wide), (_STREAM_NAME, narrow), (_STREAM_UTF16, wide), (_DOC, b""),
+            (_DOC_UTF16, b""), (_OFFSET, bytes(4)), (_HELP, bytes(4)), (_MODULE_COOKIE, b"\xff\xff"), (_STANDARD, b""),
             (_MODULE_END, b""),
-        ]
+        ]  # fmt: skip
         self.modules[name] = Module(source, records)
         listed = [*re.finditer(r"(?m)^(?:Module|Class|Document)=.*\r\n", self._settings)][-1].end()
         self._settings = f"{self._settings[:listed]}Module={name}\r\n{self._settings[listed:].rstrip()}\r\n"
@@ -110,11 +102,8 @@ class Project:
         settings = re.sub(r'(?m)^Name=".*"', f'Name="{self.name}"', self._settings)
         head = [(kind, self.name.encode("cp1252") if kind == _PROJECT_NAME else value) for kind, value in self._head]
         head += [(_NUM_MODULES, struct.pack("<H", len(self.modules))), (_COOKIE, b"\xff\xff")]
-        listed = [
-            (kind, bytes(4) if kind == _OFFSET else value)
-            for module in self.modules.values()
-            for kind, value in module.records
-        ]
+        records = [record for module in self.modules.values() for record in module.records]
+        listed = [(kind, bytes(4) if kind == _OFFSET else value) for kind, value in records]
         names = b"".join(name.encode("cp1252") + b"\0" + name.encode("utf-16le") + b"\0\0" for name in self.modules)
         streams: Streams = {
             ("PROJECT",): settings.encode("cp1252"),

@@ -1,13 +1,8 @@
 """The process that computes for a spreadsheet host, and its session: cells in, cells out, one evaluation per plan.
 
-``python -m xlperf.addin.worker`` greets with its version, then answers each line of ``{"function": name, "arguments":
-[...]}`` with a line of ``{"rows": [[...]]}`` (see :mod:`xlperf.addin.client`, also for ``others``). It opens no port
-and no window, writes nothing else to standard output, and ends when its input closes: a worker never outlives its host.
-Numbers are written in the shortest form that reads back as the same float.
-
-A :class:`Session` answers a function name and its arguments with a block of cell values. :data:`READERS` has a reader
-for each kind of argument, :data:`xlperf.addin.answers.ANSWERS` a function for each kind of answer. Nothing here raises
-for bad input: a cell without a value is a :class:`CellError` with a code and words.
+``python -m xlperf.addin.worker`` answers lines of JSON (:mod:`xlperf.addin.client`), opens no port and ends with its
+input. A :class:`Session` answers a function name and arguments with a block of cells: :data:`READERS` read each kind of
+argument, :data:`xlperf.addin.answers.ANSWERS` give each kind of answer. Bad input becomes a :class:`CellError`.
 """
 
 from __future__ import annotations
@@ -26,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 from xlperf import __version__
+from xlperf.addin import handles
 from xlperf.addin.answers import ANSWERS, MOST_IN_CELLS, equation_block, read_choice, read_numbers
 from xlperf.addin.cells import (
     Asked,
@@ -43,16 +39,6 @@ from xlperf.addin.cells import (
     words_of,
 )
 from xlperf.addin.functions import Argument, Function, functions, result_functions
-from xlperf.addin.handles import (
-    HANDLE_PREFIX,
-    CatalogStore,
-    Questions,
-    UnknownHandleError,
-    content_of,
-    first_line,
-    handle_of,
-    with_blocks,
-)
 from xlperf.addin.host import by_own_function
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
@@ -92,9 +78,7 @@ class Engine:
         return load_catalog()
 
     def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
-        """Results of plans, at least the requested ones, or of rows of another kind; plans with ``auto`` are searched,
-        and the reason names the choices.
-        """
+        """Results of plans, at least the requested ones, or of other rows; ``auto`` is searched."""
         if rows.kind in PLAN_TABLES and rows.auto:
             from xlperf.explore.search import evaluate_resolved
 
@@ -141,9 +125,9 @@ class Session:
 
     process_id: int | None = 0  # no other process answers
 
-    def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
+    def __init__(self, store: handles.CatalogStore | None = None, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
-        self._store = store or CatalogStore()
+        self._store = store or handles.CatalogStore()
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
@@ -152,9 +136,7 @@ class Session:
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
-        """Block of cells of a worksheet function such as ``XLPERF_STEP_TIME``, one row and column at least; an argument
-        is a cell value, None if omitted, or a sequence of rows.
-        """
+        """Block of cells of a worksheet function; an argument is a cell value, None, or a sequence of rows."""
         function = functions().get(name)
         try:
             if function is None:
@@ -184,9 +166,7 @@ class Session:
         return self.call(name, arguments), answers
 
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Cells of a per-plan function for other plans under the header of a call, evaluated together; None for a row
-        that needs a call of its own: blank, faulty or to be searched.
-        """
+        """Cells of a per-plan function for other plans under one header; None for a row that needs its own call."""
         cells: list[Any] = [None] * len(rows)
         function = functions().get(name)
         sure = [number for number, row in enumerate(rows) if not any(map(is_auto, row))]
@@ -222,9 +202,7 @@ class Session:
         return ANSWERS[function.answer](self, function, given)
 
     def _asked(self, function: Function, plans: Plans) -> Asked:
-        """Results that a function needs from plans; if it has none, XLPERF_CHECK reports this for these plans from now
-        on.
-        """
+        """Results that a function needs from plans; XLPERF_CHECK reports from now on if there are none."""
         try:
             return asked_of(function, plans.kind)
         except FunctionError as error:
@@ -245,9 +223,9 @@ class Session:
 
     def put(self, blocks: Sequence[Block]) -> str:
         """Handle of the installed catalog with these tables in the place of its own."""
-        handle = handle_of(content_of(blocks))
+        handle = handles.handle_of(handles.content_of(blocks))
         if handle not in self._catalogs:
-            self._remember(handle, with_blocks(self._installed_catalog(), blocks))
+            self._remember(handle, handles.with_blocks(self._installed_catalog(), blocks))
         return self._store.put(blocks)
 
     def catalog(self, cells: Any) -> Keyed:
@@ -256,15 +234,15 @@ class Session:
         handle = block[0][0] if block else None
         if is_blank(handle) or handle == 0:  # an empty cell arrives as 0 in LibreOffice
             return "", self._installed_catalog()
-        if not isinstance(handle, str) or not handle.strip().startswith(HANDLE_PREFIX) or len(block) > 1:
+        if not isinstance(handle, str) or not handle.strip().startswith(handles.HANDLE_PREFIX) or len(block) > 1:
             raise FunctionError("#VALUE!", f"catalog must be what XLPERF_CATALOG returned, got {shown(handle)}")
         handle = handle.strip()
         if handle not in self._catalogs:
             try:
                 blocks = self._store.get(handle)
-            except UnknownHandleError:
+            except handles.UnknownHandleError:
                 raise FunctionError("#REF!", f"the catalog {handle} is not known here; {RECALCULATE}") from None
-            self._remember(handle, with_blocks(self._installed_catalog(), blocks))
+            self._remember(handle, handles.with_blocks(self._installed_catalog(), blocks))
         self._catalogs.move_to_end(handle)
         return handle, self._catalogs[handle]
 
@@ -433,15 +411,13 @@ def as_json(value: object) -> object:
 
 def serve(
     session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
-    questions: Questions | None = None,
+    questions: handles.Questions | None = None,
 ) -> None:  # fmt: skip
-    """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before. A
-    request of more than ``longest`` bytes is answered with an error.
-    """
+    """Answer requests, a line each, until the input ends; questions of earlier sessions come first."""
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()
     asked = partial(answer, session)
-    line = first_line(requests, longest + 1, () if questions is None else _ahead(session, questions))
+    line = handles.first_line(requests, longest + 1, () if questions is None else _ahead(session, questions))
     while line:
         if len(line) > longest:
             while line and not line.endswith(b"\n"):
@@ -456,7 +432,7 @@ def serve(
         questions.save()
 
 
-def _ahead(session: Session, questions: Questions) -> Iterator[object]:
+def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
     """Answers to questions of earlier sessions, one at a time, then to questions of the shipped workbook."""
     from xlperf.explore.forms import first_chips, first_forms
 
@@ -476,7 +452,7 @@ def main() -> None:
         os.close(nothing)
         sys.stdout = sys.stderr
         try:
-            serve(Session(), requests, answers, questions=Questions())
+            serve(Session(), requests, answers, questions=handles.Questions())
         except BrokenPipeError:
             os._exit(0)  # the host is gone
 

@@ -1,12 +1,7 @@
 """The worksheet functions as xlwings functions: for Excel on Windows (``xlperf install excel``) and xlwings Lite.
 
-They are built from the registry when the module is imported. The Python process of xlwings computes them itself. An
-error is the text of its code, ``#N/A``, which the add-in and xlwings Lite show as the error value; XLPERF_CHECK gives
-it in words.
-
-The add-in also passes the addresses of a plan and its header, so that the rows of this table are evaluated together
-(:mod:`xlperf.addin.host`). Reading them computes nothing in Excel: a cell that is out of date gives its last
-value, and a wrong guess costs time alone.
+They are built from the registry at import; an error is the text of its code, ``#N/A``. The add-in also passes the
+addresses of a plan and its header, so that rows of the table are evaluated together (:mod:`xlperf.addin.host`).
 """
 
 from __future__ import annotations
@@ -55,9 +50,7 @@ def application() -> Any:
 
 
 def excel_tables(places: tuple[str, str], header: tuple[Any, ...]) -> Iterator[list[tuple[Any, ...] | None]]:
-    """Rows of the table that contains a plan, below its header; ``places``: their addresses,
-    ``[book.xlsx]plans!$A$5:$L$5``.
-    """
+    """Rows of the table around a plan, below its header, from both addresses: ``[book.xlsx]plans!$A$5:$L$5``."""
     (sheet, first, row, last), (other, left, top, right) = map(_parts, places)
     if (sheet, first, last) != (other, left, right) or row <= top:
         return
@@ -174,18 +167,13 @@ _stale: list[str] = []  # the sentence on an add-in file of another version, onc
 
 
 def addin_task(task: str, given: str) -> str:
-    """What the add-in asks for itself: ``version`` and ``update`` (given its version), ``guide``, ``report`` (given a
-    workbook). Returns the path of a workbook to open, or words to show.
-    """
+    """What the add-in asks for itself: ``version``, ``update``, ``guide`` or ``report``; words, or a path to open."""
     if task in ("version", "update"):
         words = stale_words(given, __version__, "excel")
         _stale[:] = [words] if words else []
         update = f'To update, close Excel and run: "{sys.executable}" -m xlperf install excel --update'
-        return (
-            words
-            if task == "version"
-            else f"xlperf {__version__} computes; {words or 'the add-in is its own'}\n\n{update}"
-        )
+        own = words or "the add-in is its own"
+        return words if task == "version" else f"xlperf {__version__} computes; {own}\n\n{update}"
     if task == "guide":
         return str(workbook())
     report = str(Path(given).with_name(f"{Path(given).stem} report.xlsx"))

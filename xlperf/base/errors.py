@@ -83,6 +83,12 @@ class InputError(XlperfError):
         return [*lines, f"... and {more:,} more fault{'s' if more > 1 else ''}"] if more > 0 else lines
 
 
+def raise_faults(faults: Sequence[Fault]) -> None:
+    """Raise all faults at once, if there are any."""
+    if faults:
+        raise InputError(faults)
+
+
 class OptionError(InputError):
     """Options that do not go together, or one is missing; a command adds its name and where its help is."""
 
@@ -126,9 +132,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A clause with the nearest known names, ``did you mean A, B?``, or with the start of the list, ``known: ...``:
-    names that start with the unknown name, that contain it, and similar spellings; case and punctuation do not count.
-    """
+    """A clause with the nearest known names, ``did you mean A, B?``, or with the first ones, ``known: ...``."""
     return _nearest(name, tuple(known), count)
 
 

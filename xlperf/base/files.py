@@ -239,9 +239,7 @@ def _same(descriptor: int, path: Path) -> bool:
 
 
 def _given_to_owner(temporary: Path, target: Path, path: str) -> int | None:
-    """Give a temporary file the owner and group of its target; permissions of the target, None without a target. If the
-    group cannot be set, its members get the permissions of everybody else.
-    """
+    """Give a temporary file the owner and group of its target; the permissions of the target, None without one."""
     try:
         old = target.stat()
     except FileNotFoundError:

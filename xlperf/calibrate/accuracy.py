@@ -6,8 +6,6 @@ are those of the rule fitted without a tenth of the publishers at a time.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +27,7 @@ from xlperf.calibrate.published_errors import QUANTITIES, Errors, log_errors, pl
 from xlperf.calibrate.readings import NAMES, Readings, deployment_table, deployments, readings_of, widths_left_out
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.csv_files import csv_text
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, format_and_load, model_traits
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_records
@@ -44,15 +43,11 @@ _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median 
 LONG = 50.0  # products shorter than this are not counted: kernel launch dominates their time [us]
 WIDER = {("matrix product over 50 us", "B200-SXM-180GB", "fp8"): 0.08}
 _OPERATIONS = {
-    "gemm": ("matrix product over 50 us", 0.05),
-    "attention": ("flash attention", 0.08),
-    "attention_backward": ("attention, both passes", 0.08),
-    "all_reduce": ("all-reduce", 0.08),
-    "all_gather": ("all-gather", 0.08),
-    "reduce_scatter": ("reduce-scatter", 0.08),
-    "all_to_all": ("all-to-all", 0.08),
+    "gemm": ("matrix product over 50 us", 0.05), "attention": ("flash attention", 0.08),
+    "attention_backward": ("attention, both passes", 0.08), "all_reduce": ("all-reduce", 0.08),
+    "all_gather": ("all-gather", 0.08), "reduce_scatter": ("reduce-scatter", 0.08), "all_to_all": ("all-to-all", 0.08),
     "attention_decode": ("attention, decoding", math.nan),
-}
+}  # fmt: skip
 """Name of an operation by family, and its largest acceptable median error, of which :data:`WIDER` has exceptions."""
 _BY_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -116,9 +111,7 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 def cross_validated_errors(
     published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
 ) -> list[Errors]:
-    """Leave-one-model-out errors of each kind of row, under the calibration that was fitted on them: times, then
-    memory.
-    """
+    """Leave-one-model-out errors of each kind of row under its own calibration: times, then memory."""
     compared = (QUANTITIES, (MEMORY,))
     results = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
     return [errors for errors in results if len(errors)]
@@ -177,9 +170,7 @@ _AS_PUBLISHED = " as published"
 
 
 def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Sequence[Errors]) -> str:
-    """Text of ``measured.csv``, a row per model and accelerator with predicted published runs; fitted rows have the
-    errors of leave-one-model-out cross-validation.
-    """
+    """Text of ``measured.csv``, a row per model and accelerator; fitted rows have leave-one-model-out errors."""
     left_out = {
         (compared.kind, name): error
         for compared in errors
@@ -190,12 +181,8 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
     }
     ends = [f"{end} {name}" for name in RANGES for end in ("least", "most")]
     header = ["kind", "model", "shape", "active parameters", "accelerator", "generation", "rows", "median error", *ends]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*header, "software", "conditions"])
-    for rows in published:
-        writer.writerows(_rows_of(plans_of(rows, catalog), left_out))
-    return stream.getvalue()
+    lines = [line for rows in published for line in _rows_of(plans_of(rows, catalog), left_out)]
+    return csv_text([[*header, "software", "conditions"], *lines])
 
 
 def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> list[list[str]]:
@@ -221,9 +208,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
         names = Counter(str(table.text("model")[plan]).split(_AS_PUBLISHED)[0] for plan in own)
         error = [left_out.get((kind, ids[plans.index[plan]]), times[ids[plans.index[plan]]]) for plan in own]
         accelerators = catalog.tables["accelerators"]
-        ran = [
-            (software.words[software.codes[plan]].casefold(), condition.words[condition.codes[plan]]) for plan in own
-        ]
+        ran = [(software.words[software.codes[at]].casefold(), condition.words[condition.codes[at]]) for at in own]
         items.append([
             kind, max(sorted(names), key=lambda name: names[name]), shape,
             f"{float(np.median(active[models[own]])):.4g}",
@@ -343,11 +328,7 @@ class Page:
     def _line(self, quantity: str, experts: bool | None) -> tuple[str, ...]:
         chosen = self._mask(quantity, experts)
         rows = self.readings.take(chosen)
-        return (
-            quantity,
-            _KINDS[experts],
-            *_expected(rows.source, rows.first, rows.few, rows.today, self.widths[chosen]),
-        )
+        return quantity, _KINDS[experts], *_expected(rows.source, rows.first, rows.few, rows.today, self.widths[chosen])
 
     def _power(self) -> list[tuple[str, ...]]:
         """Line of measured power; its baseline is one share of the power limit, of the rows that power is fitted on."""
@@ -373,13 +354,9 @@ class Page:
 
 
 TABLES: dict[str, Callable[[Page], Table]] = {
-    "expected": Page.expected,
-    "accuracy": Page.short,
-    "groups": Page.groups,
-    "readings": Page.by_reading,
-    "deployments": Page.deployments,
-    "own-runs": Page.own_runs,
-}
+    "expected": Page.expected, "accuracy": Page.short, "groups": Page.groups, "readings": Page.by_reading,
+    "deployments": Page.deployments, "own-runs": Page.own_runs,
+}  # fmt: skip
 """Tables by the name of their markers."""
 
 

@@ -1,19 +1,15 @@
 """Quality of choices: measured alternatives ranked by prediction, and pairs of runs that differ in one thing.
 
-A group holds runs that answer the same question in different ways: the mappings of one model on equal accelerators
-and batch, the mappings or engines that serve one load, or deployments compared by throughput under a TPOT limit.
-The regret of a group is the measured slowdown of the plan ranked first against the best plan.
-
-A pair is two runs of one publisher with equal model, accelerator, precision, lengths and load that differ only in the
-engine, or in one pool against separate ones: the measured gain is compared with the ratio of the two predictions.
-Pairs also come from ``published_pairs.csv``, whose rows were collected for this comparison and are in no fit.
+A group holds runs that answer one question in different ways; its regret is the slowdown, as measured, of the run
+ranked first. A pair is two runs of one publisher that differ in the engine alone, or in one pool against two; rows of
+``published_pairs.csv`` are in no fit.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -25,6 +21,7 @@ from xlperf.calibrate.published_errors import UNSEEN, plans_of, seen_rows
 from xlperf.calibrate.readings import with_bands
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.tables import Progress
 from xlperf.engine.trust import model_traits
 from xlperf.explore.objectives import most_robust
 from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
@@ -43,9 +40,7 @@ _QUESTION = ("source_id", "model", "gpu", "isl", "osl", "precision")
 
 @dataclass(frozen=True)
 class Alternative:
-    """A measured run: its configuration and its times, in the unit of the published row. A search proposes no plan that
-    does not fit.
-    """
+    """A measured run: its configuration, and its times in the unit of the published row."""
 
     row_id: str
     measured: float
@@ -64,9 +59,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan that the model chooses in a group, and its measured cost: ``regret`` over the best run, Kendall's
-    ``tau`` (NaN if there is a limit), and whether the chosen run exceeds the limit as measured.
-    """
+    """The plan chosen in a group: ``regret`` over the best run, Kendall's ``tau``, and whether it breaks the limit."""
 
     kind: str
     size: str
@@ -81,11 +74,9 @@ class Choice:
 
 
 def alternatives_of(
-    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
+    published: Sequence[Published], catalog: Catalog, progress: Progress | None = None
 ) -> dict[str, list[Alternative]]:
-    """Predicted runs by kind: step times of ``training``, TPOT of ``inference``, without unseen groups. Bands omit the
-    widening for unknown sources.
-    """
+    """Predicted runs by kind, without unseen groups; bands omit the widening for unknown sources."""
     by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
     catalog = with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
     for rows in published:
@@ -112,20 +103,15 @@ def _as_times(record: Record) -> tuple[float, float, float]:
 def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:
     names = {*_MAPPING, *_LOAD} & set(rows.text)
     return Alternative(
-        record.row_id,
-        *_as_times(record),
-        size=float(rows.number["n_gpus"][row]),
+        record.row_id, *_as_times(record), size=float(rows.number["n_gpus"][row]),
         load=float(rows.number["concurrency"][row]) if rows.kind == "inference" else math.nan,
         engine=rows.text["framework" if rows.kind == "inference" else "software"][row].split(" ")[0],
-        fields={name: rows.text[name][row].casefold() for name in names},
-        fits=fits,
-    )
+        fields={name: rows.text[name][row].casefold() for name in names}, fits=fits,
+    )  # fmt: skip
 
 
 def choices(alternatives: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
-    """Choices in every group of alternatives: training mappings, serving mappings, engines, throughput under a TPOT
-    limit.
-    """
+    """Choices in every group: training and serving mappings, engines, throughput under a TPOT limit."""
     training = [run for run in alternatives["training"] if run.fields["gbs"] and run.fields["seq_len"]]
     inference = [run for run in alternatives["inference"] if run.load > 0.0]
     chosen = [_fastest(f"mapping: {group[0].fields['group']}", group) for group in _groups(training, _MAPPING)]
@@ -198,11 +184,9 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
     >>> kendall_tau([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.33
     """
-    # order of each pair of entries in both rankings: 1, -1, or 0 for a tie
-    upper = np.triu_indices(len(first), 1)
-    signs = [np.sign(values[:, None] - values[None, :])[upper] for values in map(np.array, (first, second))]
-    pairs = math.sqrt(float(np.sum(signs[0] != 0.0)) * float(np.sum(signs[1] != 0.0)))
-    return float(np.sum(signs[0] * signs[1])) / pairs if pairs else math.nan
+    from scipy.stats import kendalltau  # slow to import
+
+    return float(kendalltau(first, second).statistic)
 
 
 def choice_table(result: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -308,9 +292,7 @@ def collected_pairs() -> Published:
     )
 
 
-def runs_of(
-    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
-) -> list[Run]:
+def runs_of(published: Sequence[Published], catalog: Catalog, progress: Progress | None = None) -> list[Run]:
     """Serving runs with a prediction; training rows are skipped."""
     results = []
     for rows in published:
@@ -341,21 +323,14 @@ def _run_of(rows: Published, row: int, work: str, mixture: bool, values: dict[st
     text, number = rows.text, {name: float(column[row]) for name, column in rows.number.items()}
     load = number["batch"] if math.isnan(number["concurrency"]) else number["concurrency"]
     return Run(
-        row_id=text["row_id"][row],
-        source=text["source_id"][row],
-        engine=_RELEASE.sub("", engine_of(text["framework"][row])),
-        separate="disagg" in text["mode"][row].casefold(),
+        row_id=text["row_id"][row], source=text["source_id"][row],
+        engine=_RELEASE.sub("", engine_of(text["framework"][row])), separate="disagg" in text["mode"][row].casefold(),
         same=(work, text["gpu"][row].casefold(), text["precision"][row].casefold()),
-        mapping=tuple(text[name][row] for name in _DEGREES),
-        accelerators=number["n_gpus"],
-        load=load,
-        prompt=number["isl"],
-        output=number["osl"],
-        times=_times(values, load, number["n_gpus"], number["osl"]),
+        mapping=tuple(text[name][row] for name in _DEGREES), accelerators=number["n_gpus"], load=load,
+        prompt=number["isl"], output=number["osl"], times=_times(values, load, number["n_gpus"], number["osl"]),
         new=not text["group"][row] or text["group"][row].casefold().startswith(UNSEEN),
-        release=text["framework"][row].casefold().strip(),
-        mixture=mixture,
-    )
+        release=text["framework"][row].casefold().strip(), mixture=mixture,
+    )  # fmt: skip
 
 
 def _times(
@@ -379,7 +354,7 @@ def _times(
 
 
 def repeated(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs by setting: those of a group share the publication, the release, the mapping, the lengths and the load."""
+    """Runs by setting: a group shares the publication, the release, the mapping, the lengths and the load."""
     groups: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         setting = run.accelerators, run.load, run.prompt, run.output
@@ -389,14 +364,9 @@ def repeated(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def repeats_of(runs: Sequence[Run]) -> list[Pair]:
-    """Pairs of repeated runs: one release in one setting, measured twice. Times within :data:`_COPY` are one run that a
-    publisher printed in several tables.
-    """
-    pairs = [
-        Pair(run, other, REPEATS, _ratios(run, other))
-        for group in repeated(runs)
-        for run, other in combinations(group, 2)
-    ]
+    """Pairs of repeated runs; times within :data:`_COPY` are one run, printed in several tables."""
+    each = [pair for group in repeated(runs) for pair in combinations(group, 2)]
+    pairs = [Pair(run, other, REPEATS, _ratios(run, other)) for run, other in each]
     return [pair for pair in pairs if any(abs(math.log(ratio[0])) > _COPY for ratio in pair.ratios.values())]
 
 
@@ -418,10 +388,7 @@ def _ratios(first: Run, second: Run) -> dict[str, tuple[float, float]]:
 
 
 def pairs_of(runs: Sequence[Run]) -> list[Pair]:
-    """Pairs among runs: two engines with the same mapping, and one pool against separate ones of the same engine.
-
-    Repeated runs count once, with the geometric mean of their times.
-    """
+    """Pairs of two engines with one mapping, or of one pool against two; repeated runs count once, by their mean."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in map(_mean, repeated(runs)):
         groups.setdefault((run.source, *run.same), []).append(run)
@@ -454,19 +421,15 @@ def _near(first: float, second: float, within: float) -> bool:
 
 
 def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows of text by publisher: the predicted over the measured ratio or its inverse, less 1, and the share
-    of pairs whose faster run is predicted.
-    """
+    """Header and rows by publisher: error of the predicted ratios, and share of the pairs with the right sign."""
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
     for kind in (ENGINES, POOLS, REPEATS):
         of_kind = [pair for pair in pairs if pair.kind == kind]
         publishers = sorted({pair.first.publisher for pair in of_kind})
+        by_publisher = {name: [pair for pair in of_kind if pair.first.publisher == name] for name in publishers}
         for name in (RATE, TOKEN):
-            lines = [
-                (publisher, [pair for pair in of_kind if pair.first.publisher == publisher]) for publisher in publishers
-            ]
-            scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in lines]
+            scores = [(publisher, Score.of(of_one, name)) for publisher, of_one in by_publisher.items()]
             rows.append((kind, _EVERY, name, *Score.of(of_kind, name).words()))
             if len(publishers) > 1:
                 rows.append((kind, _ALIKE, name, *alike([score for _, score in scores]).words()))
@@ -484,9 +447,7 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy of predicted ratios: number of pairs, quantiles of the error, pairs that differ, and the share of these
-    whose faster run is predicted.
-    """
+    """Accuracy of predicted ratios; ``named`` is the share of the pairs ``apart`` whose faster run is predicted."""
 
     count: int
     median: float
@@ -516,12 +477,10 @@ def alike(scores: Sequence[Score]) -> Score:
     with_pairs = [score for score in scores if score.count]
     shares = [score.named for score in with_pairs if not math.isnan(score.named)]
     return Score(
-        len(with_pairs),
-        float(np.median([score.median for score in with_pairs])),
-        float(np.median([score.p90 for score in with_pairs])),
-        len(shares),
+        len(with_pairs), float(np.median([score.median for score in with_pairs])),
+        float(np.median([score.p90 for score in with_pairs])), len(shares),
         float(np.mean(shares)) if shares else math.nan,
-    )
+    )  # fmt: skip
 
 
 def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:

@@ -1,18 +1,10 @@
 """The calibration sheet fitted: whole, and without some of its measurements.
 
-Each fit builds on the previous one: kernels, training stacks and serving engines, other machines, bands. The same rows
-give the same sheet. Rows of ``group`` papers and of unseen groups are in no fit.
+Each fit builds on the previous one: kernels, training stacks, serving engines, other machines, bands. Rows that change
+no look-up (:class:`xlperf.catalog.calibration.Calibration`) by more than :data:`TOLERANCE` are left out.
 
-Rows that equal a more general level are left out. A constant is looked up from the nearest key to the farthest:
-generation, precision and software, then without each of them, the line of the generation, any generation, the parent
-family, the documented value and the declared default (:class:`xlperf.catalog.calibration.Calibration`). A row that
-changes no look-up by more than :data:`TOLERANCE` says nothing.
-
-Cross-validation leaves models, generations, software or sources out. Leave-one-model-out treats all models with layers
-of one shape together: the constants that their rows use are refitted without them, and their rows are predicted.
-Kernels keep their constants, which rest on kernel measurements alone. A refit is cheap because the response of every
-row to every constant is sampled once (:mod:`xlperf.calibrate.fit_published`); left-out rows are then predicted in full.
-The set of constants of a software is not selected again.
+Cross-validation leaves out models with layers of one shape, generations, software or sources, refits the constants
+that their rows use on sampled responses (:mod:`xlperf.calibrate.fit_published`), and predicts these rows in full.
 """
 
 from __future__ import annotations
@@ -26,15 +18,8 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
+from xlperf.calibrate import fit_machines, fitter, published_errors
 from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_machines import (
-    accelerators_by_line,
-    kernels_of_other_generations,
-    machine_constants,
-    of_other_precisions,
-    of_other_software,
-    slowdowns_of_other_generations,
-)
 from xlperf.calibrate.fit_published import (
     SOURCES,
     TURNS,
@@ -46,35 +31,6 @@ from xlperf.calibrate.fit_published import (
     responses_of,
     training_constants,
     without_reference,
-)
-from xlperf.calibrate.fitter import (
-    FEWEST_ROWS,
-    SPREADS,
-    FittedConstant,
-    and_constants,
-    calibration_table,
-    joined_tables,
-    rounded,
-    solve,
-    without_repeats,
-)
-from xlperf.calibrate.published_errors import (
-    QUANTITIES,
-    Errors,
-    Measured,
-    accelerators_of,
-    aligned,
-    belongs_to,
-    changed,
-    errors_of,
-    log_errors,
-    may_be_fitted,
-    of_source,
-    plans_of,
-    plans_to_fit,
-    read_measured,
-    software_of,
-    taken,
 )
 from xlperf.calibrate.readings import fitted_bands, readings_of
 from xlperf.catalog.calibration import (
@@ -94,13 +50,13 @@ from xlperf.measurements.published import Published, PublishedPlans
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 
 
-def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step) -> list[FittedConstant]:
-    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines; the calibration of
-    ``catalog`` is not used.
-    """
+def fit_all(
+    measured: published_errors.Measured, catalog: Catalog, date: str, step: Step
+) -> list[fitter.FittedConstant]:
+    """Fit every constant of the calibration sheet; the calibration of ``catalog`` is not used."""
 
-    def with_only(constants: Sequence[FittedConstant]) -> Catalog:
-        return catalog.with_tables([calibration_table(constants)])
+    def with_only(constants: Sequence[fitter.FittedConstant]) -> Catalog:
+        return catalog.with_tables([fitter.calibration_table(constants)])
 
     step("kernels")
     done = fit_kernels(measured.kernels, with_only([]), date)
@@ -110,12 +66,12 @@ def fit_all(measured: Measured, catalog: Catalog, date: str, step: Step) -> list
     done += fit_training(measured.training, with_only([*done, *memory]), date) + memory
     step("serving")
     done += fit_serving(measured.inference, with_only(done), date)
-    return without_repeats(done)
+    return fitter.without_repeats(done)
 
 
-def fitted_calibration(catalog: Catalog, date: str, measured: Measured, step: Step) -> Table:
+def fitted_calibration(catalog: Catalog, date: str, measured: published_errors.Measured, step: Step) -> Table:
     """Refit the calibration sheet, with cross-validation errors, without bands."""
-    table = calibration_table(fit_all(measured, catalog, date, step))
+    table = fitter.calibration_table(fit_all(measured, catalog, date, step))
     step("errors")
     return with_errors(table, (measured.training, measured.inference), catalog)
 
@@ -125,18 +81,18 @@ def with_errors(table: Table, published: Sequence[Published], catalog: Catalog) 
     known = catalog.with_tables([table])
     error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
     for rows in published:
-        for quantities in (QUANTITIES, (MEMORY,)):
+        for quantities in (published_errors.QUANTITIES, (MEMORY,)):
             for row, size in cross_validated(rows, known, quantities=quantities).of_constant.items():
-                error[row] = rounded(size)
+                error[row] = fitter.rounded(size)
                 words = [word for word in str(notes[row]).split("; ") if word and word != _HELD_OUT]
                 notes[row] = "; ".join([*words, _HELD_OUT])
     return Table("calibration", {**table.columns, "error": error, "notes": notes}, table.place)
 
 
-def refitted_machines(measured: Measured, catalog: Catalog, date: str) -> Catalog:
+def refitted_machines(measured: published_errors.Measured, catalog: Catalog, date: str) -> Catalog:
     """Catalog with constants of accelerators beyond NVIDIA refitted; all other constants are unchanged."""
-    shared, done = machine_constants(measured, catalog, date)
-    return and_constants(shared, done)
+    shared, done = fit_machines.machine_constants(measured, catalog, date)
+    return fitter.and_constants(shared, done)
 
 
 def refitted_bands(published: Sequence[Published], catalog: Catalog, date: str) -> Table:
@@ -144,7 +100,7 @@ def refitted_bands(published: Sequence[Published], catalog: Catalog, date: str) 
     bands = fitted_bands(readings_of(published, catalog), date)
     table = without_equal_levels(catalog.tables["calibration"], catalog)
     table = without_weak_rows(table, catalog, published)
-    return joined_tables(table, calibration_table(bands))
+    return fitter.joined_tables(table, fitter.calibration_table(bands))
 
 
 # --- levels --------------------------------------------------------------------------------------------------------
@@ -201,7 +157,7 @@ def _marks(keys: Sequence[Key], gone: Collection[int], kept: Collection[int]) ->
 
 
 def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], chips: Collection[str]) -> bool:
-    """Whether a look-up changes without the rows: in their family, and in those that it is the parent of."""
+    """Whether a look-up changes without the rows: in their family, and in families that it is the parent of."""
     family = keys[min(gone)][0]
     children = [child for child, (parent, _) in parent_families().items() if parent == family]
     for of_family in (family, *children):
@@ -209,13 +165,11 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
         rows = [row for row in sorted(kept) if keys[row][0] in near]
         names = list(declared_constants()[of_family]) if of_family in parent_families() else [keys[min(gone)][1]]
         names = [name for name in names if name in declared_constants()[of_family]]
-        contexts = sorted(
-            {key for row in gone for key in _contexts(of_family, keys[row], [keys[at] for at in rows], chips)}
-        )
-        before, after = (
-            Calibration(table.take(some)).values_of(of_family, names, contexts)
-            for some in (rows, [row for row in rows if row not in gone])
-        )
+        known = [keys[at] for at in rows]
+        contexts = sorted({key for row in gone for key in _contexts(of_family, keys[row], known, chips)})
+        remaining = [row for row in rows if row not in gone]
+        sheets = [Calibration(table.take(some)) for some in (rows, remaining)]
+        before, after = (sheet.values_of(of_family, names, contexts) for sheet in sheets)
         if (np.abs(after - before) > TOLERANCE * np.abs(before)).any():
             return True
     return False
@@ -233,15 +187,12 @@ def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str
 
 
 def without_weak_rows(table: Table, catalog: Catalog, published: Sequence[Published]) -> Table:
-    """Calibration without rows within :data:`NEAR` of a more general level, the nearest first, as long as all
-    predictions of published rows stay within :data:`MOST_MOVED`.
-    """
+    """Calibration without rows near a more general level, if predictions stay within :data:`MOST_MOVED`."""
     columns = [table.text(name, ANY).tolist() for name in ("generation", "precision", "software")]
     keys = list(zip(*columns, strict=True))
-    names, plans = list(zip(table.text("family"), table.text("constant"), strict=True)), []
+    names = list(zip(table.text("family"), table.text("constant"), strict=True))
+    plans = [published_errors.plans_of(rows, catalog) for rows in published]
     gaps = [(_gap(table, row, names[row], keys[row]), row) for row in range(len(table)) if keys[row] != (ANY, ANY, ANY)]
-    for rows in published:
-        plans.append(plans_of(rows, catalog))
     kept, before = set(range(len(table))), _logs(plans, table)
     marks = [(family, constant, *key) for (family, constant), key in zip(names, keys, strict=True)]
     for gap, row in sorted(gaps):
@@ -279,47 +230,43 @@ Step = Callable[[str], None]
 class CrossValidation:
     """Errors of published rows, and of the rows that use each constant: calibration row -> median."""
 
-    errors: Errors
+    errors: published_errors.Errors
     of_constant: Mapping[int, float]
 
 
 def cross_validated(
-    published: Published, catalog: Catalog, step: Step | None = None, quantities: Sequence[str] = QUANTITIES
-) -> CrossValidation:
-    """Errors of published times or memory with and without their model in the fit, in row order; rows of ``group``
-    papers are excluded.
-    """
+    published: Published, catalog: Catalog, step: Step | None = None,
+    quantities: Sequence[str] = published_errors.QUANTITIES,
+) -> CrossValidation:  # fmt: skip
+    """Errors of published rows with and without their model in the fit; rows of ``group`` papers are excluded."""
     say = step if step is not None else _nothing
-    plans = plans_to_fit(published, catalog)
-    entries = errors_of(plans, quantities)
+    plans = published_errors.plans_to_fit(published, catalog)
+    entries = published_errors.errors_of(plans, quantities)
     if not len(entries):
         return CrossValidation(entries, {})
     responses, rows = _responses(plans, entries, say)
     errors = replace(entries, by_models=_left_out(plans, entries, responses, rows, entries.model, say))
     sizes = np.abs(np.expm1(errors.by_models))
-    of_constant = {
-        row: float(np.nanmedian(sizes[users]))
-        for row, users in zip(rows, responses.users, strict=True)
-        if not np.isnan(sizes[users]).all()
-    }
+    used = {row: sizes[users] for row, users in zip(rows, responses.users, strict=True)}
+    of_constant = {row: float(np.nanmedian(some)) for row, some in used.items() if not np.isnan(some).all()}
     return CrossValidation(errors, of_constant)
 
 
 def left_out_together(
-    plans: PublishedPlans, quantities: Sequence[str], names: Callable[[PublishedPlans, Errors], np.ndarray]
-) -> tuple[Errors, Array]:
+    plans: PublishedPlans,
+    quantities: Sequence[str],
+    names: Callable[[PublishedPlans, published_errors.Errors], np.ndarray],
+) -> tuple[published_errors.Errors, Array]:
     """Published rows, and their errors if all rows whose entries have the same of ``names`` are left out of the fit."""
-    entries = errors_of(plans, quantities)
+    entries = published_errors.errors_of(plans, quantities)
     responses, rows = _responses(plans, entries, _nothing)
     return entries, _left_out(plans, entries, responses, rows, names(plans, entries), _nothing)
 
 
 def refitted(published: Published, catalog: Catalog) -> Catalog:
-    """Catalog with the software constants refitted to published rows as in the original fit, without constants of a
-    software that fewer than eight rows inform.
-    """
-    plans = plans_to_fit(published, catalog)
-    entries = errors_of(plans)
+    """Catalog with the software constants refitted, without constants that fewer than eight rows inform."""
+    plans = published_errors.plans_to_fit(published, catalog)
+    entries = published_errors.errors_of(plans)
     if not len(entries):
         return catalog
     every, table = np.full(len(entries), True), catalog.tables["calibration"]
@@ -327,12 +274,12 @@ def refitted(published: Published, catalog: Catalog) -> Catalog:
     parameters, places = as_parameters(table, entries.kind)
     reference = without_reference(entries.kind, parameters, entries)
     fixed = {parameters[at].key for at in reference}
-    table = changed(table, {places[at]: parameters[at].declared.default for at in reference})
+    table = published_errors.changed(table, {places[at]: parameters[at].declared.default for at in reference})
     for _ in range(TURNS):
         tried = replace(plans, catalog=plans.catalog.with_tables([table]))
-        entries = errors_of(tried)
+        entries = published_errors.errors_of(tried)
         values, gone = _refitted(entries, *_responses(tried, entries, _nothing), every, held=fixed)
-        table = changed(table, values)
+        table = published_errors.changed(table, values)
         table = table.take(np.setdiff1d(np.arange(len(table)), gone))
     return catalog.with_tables([table])
 
@@ -341,62 +288,53 @@ def _nothing(_: str) -> None:
     return None
 
 
-def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> tuple[Responses, list[int]]:
+def _responses(plans: PublishedPlans, entries: published_errors.Errors, say: Step) -> tuple[Responses, list[int]]:
     """Responses to the constants fitted on published rows of a kind, and positions of the constants in the sheet."""
     parameters, rows = as_parameters(plans.catalog.tables["calibration"], entries.kind, MEMORY in entries.quantity)
     return responses_of(plans, entries, parameters, say), rows
 
 
 def _left_out(
-    plans: PublishedPlans, entries: Errors, responses: Responses, rows: Sequence[int], groups: np.ndarray, say: Step
-) -> Array:
+    plans: PublishedPlans, entries: published_errors.Errors, responses: Responses, rows: Sequence[int],
+    groups: np.ndarray, say: Step,
+) -> Array:  # fmt: skip
     """Errors of each entry under constants fitted without the entries of its group."""
     result = np.full(len(entries), math.nan)
-    table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
+    table, fitted = plans.catalog.tables["calibration"], published_errors.may_be_fitted(plans, entries)
     for name in sorted(set(groups.tolist())):
         say("folds")
         of_group = groups == name
         values, gone = _refitted(entries, responses, rows, fitted & ~of_group, of_group)
         remaining = np.setdiff1d(np.arange(len(table)), gone)
-        subset, errors = taken(plans, entries, of_group)
-        catalog = subset.catalog.with_tables([changed(table, values).take(remaining)])
-        result[of_group] = aligned(
-            log_errors(replace(subset, catalog=catalog), set(entries.quantity.tolist()))[0], errors
-        )
+        subset, errors = published_errors.taken(plans, entries, of_group)
+        catalog = subset.catalog.with_tables([published_errors.changed(table, values).take(remaining)])
+        errors_by_row, _ = published_errors.log_errors(replace(subset, catalog=catalog), set(entries.quantity.tolist()))
+        result[of_group] = published_errors.aligned(errors_by_row, errors)
     return result
 
 
 def _refitted(
-    entries: Errors,
-    responses: Responses,
-    places: Sequence[int],
-    chosen: np.ndarray,
-    left_out: np.ndarray | None = None,
-    held: Collection[tuple[str, ...]] = (),
-) -> tuple[dict[int, float], list[int]]:
+    entries: published_errors.Errors, responses: Responses, places: Sequence[int], chosen: np.ndarray,
+    left_out: np.ndarray | None = None, held: Collection[tuple[str, ...]] = (),
+) -> tuple[dict[int, float], list[int]]:  # fmt: skip
     """Constants refitted to some entries, by row of the sheet, and the constants for which the entries are too few. If
     few entries are left out, only the constants that they use move, from their current values.
     """
-    few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
-    spreads: Sequence[float] = SPREADS
+    few = [entries.num_rows(group & chosen) < fitter.FEWEST_ROWS for group in responses.group]
+    spreads: Sequence[float] = fitter.SPREADS
     concerned = np.full(len(responses.parameters), True)
     if left_out is not None:
-        spreads, concerned = SPREADS[-1:], (responses.users & left_out).any(axis=1)
+        spreads, concerned = fitter.SPREADS[-1:], (responses.users & left_out).any(axis=1)
         chosen = chosen & responses.users[concerned].any(axis=0)
     parameters = [
-        replace(
-            trial, fixed=is_few or not used or trial.key in held, start=min(max(trial.first, trial.low), trial.high)
-        )
-        for trial, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
+        replace(each, fixed=is_few or not used or each.key in held, start=min(max(each.first, each.low), each.high))
+        for each, is_few, used in zip(responses.parameters, few, concerned.tolist(), strict=True)
     ]
     rows = np.flatnonzero(chosen)
     problem = responses.of(rows).problem(entries.take(rows))
-    values = solve(problem, parameters, spreads=spreads).values
-    gone = [
-        row
-        for parameter, row, is_few in zip(parameters, places, few, strict=True)
-        if is_few and parameter.software != ANY
-    ]
+    values = fitter.solve(problem, parameters, spreads=spreads).values
+    named = zip(parameters, places, few, strict=True)
+    gone = [row for parameter, row, is_few in named if is_few and parameter.software != ANY]
     return dict(zip(places, values.tolist(), strict=True)), gone
 
 
@@ -405,13 +343,15 @@ def _refitted(
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
     """Rows of an accelerator, a generation, a software or a source; case does not matter."""
-    accelerators = accelerators_of(name, catalog)
+    accelerators = published_errors.accelerators_of(name, catalog)
     if accelerators:
         return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in accelerators])
-    used = software_of(published, catalog)
+    used = published_errors.software_of(published, catalog)
     if name.casefold() in used:
         return published.take([row for row, software in enumerate(used) if software == name.casefold()])
-    return published.take([row for row, source in enumerate(published.text["source_id"]) if of_source(source, name)])
+    return published.take(
+        [row for row, source in enumerate(published.text["source_id"]) if published_errors.of_source(source, name)]
+    )
 
 
 def left_out(catalog: Catalog, name: str) -> Catalog:
@@ -419,43 +359,43 @@ def left_out(catalog: Catalog, name: str) -> Catalog:
     refitted without the accelerators; software constants of the left-out name are dropped, and the remaining ones are
     refitted. Raises InputError for an unknown name.
     """
-    measured, wanted = read_measured(), name.casefold()
-    rest, accelerators = measured.without(name, catalog), accelerators_of(name, catalog)
+    measured, wanted = published_errors.read_measured(), name.casefold()
+    rest, accelerators = measured.without(name, catalog), published_errors.accelerators_of(name, catalog)
     gone = accelerators or _machines_of(measured, catalog, name)
-    if gone and gone <= accelerators_by_line(catalog):
-        shared, constants = machine_constants(rest, catalog, "")
-        return and_constants(shared, constants)
+    if gone and gone <= fit_machines.accelerators_by_line(catalog):
+        shared, constants = fit_machines.machine_constants(rest, catalog, "")
+        return fitter.and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
     base = table.take(kernels)
     if accelerators:
-        base = calibration_table([*fit_kernels(rest.kernels, catalog, ""), *lost_ratios(rest, catalog)])
+        base = fitter.calibration_table([*fit_kernels(rest.kernels, catalog, ""), *lost_ratios(rest, catalog)])
     others = [row for row in range(len(table)) if row not in set(kernels)]
     remaining = [row for row in others if not _is_of(table, row, wanted, not accelerators)]
-    refit = catalog.with_tables([joined_tables(base, table.take(remaining))])
+    refit = catalog.with_tables([fitter.joined_tables(base, table.take(remaining))])
     for before, rows in ((measured.training, rest.training), (measured.inference, rest.inference)):
         if accelerators or len(rows) < len(before):
             refit = refitted(rows, refit)
     return of_what_was_not_measured(refit, rest.training)
 
 
-def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
+def _machines_of(measured: published_errors.Measured, catalog: Catalog, name: str) -> set[str]:
     """Accelerators, casefolded, in the published rows of a name; every accelerator of a source or software."""
     sheets = [rows_of(rows, catalog, name) for rows in (measured.training, measured.inference)]
     return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
 
 
-def lost_ratios(kept: Measured, catalog: Catalog) -> list[FittedConstant]:
+def lost_ratios(kept: published_errors.Measured, catalog: Catalog) -> list[fitter.FittedConstant]:
     """Declared defaults of documented ratios to measured products of a generation of which no kernel is left. The ratio
     of gradient products to the forward product stays: both times are predicted.
     """
     measured = {str(row["gpu"]).casefold() for row in kept.kernels}
     return [
-        FittedConstant(family, *key, name, declared_constants()[family][name].default)
+        fitter.FittedConstant(family, *key, name, declared_constants()[family][name].default)
         for (family, name), rows in documented_rows().items()
         for key in rows
         if family in ("gemm", "serving_experts") and name != "gradient_slowdown" and key[0] != ANY
-        if not accelerators_of(key[0], catalog) & measured
+        if not published_errors.accelerators_of(key[0], catalog) & measured
     ]
 
 
@@ -467,15 +407,16 @@ def not_published(table: Table) -> list[int]:
 
 def _is_of(table: Table, row: int, name: str, software: bool) -> bool:
     if software:
-        return belongs_to(str(table.text("software", ANY)[row]).casefold(), name)
+        return published_errors.belongs_to(str(table.text("software", ANY)[row]).casefold(), name)
     return str(table.text("generation", ANY)[row]).casefold() == name
 
 
 def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     """Catalog with fallback constants for unmeasured machines, software and precisions."""
     constants = training_constants(catalog.tables["calibration"])
-    result = kernels_of_other_generations(constants) + slowdowns_of_other_generations(constants)
-    result += of_other_precisions(training_constants(catalog.tables["calibration"], "inference"))
-    with_kernels = and_constants(catalog, result)
+    result = fit_machines.kernels_of_other_generations(constants)
+    result += fit_machines.slowdowns_of_other_generations(constants)
+    result += fit_machines.of_other_precisions(training_constants(catalog.tables["calibration"], "inference"))
+    with_kernels = fitter.and_constants(catalog, result)
     constants = [row for row in constants if row.software != ANY]
-    return and_constants(with_kernels, of_other_software(published, with_kernels, constants))
+    return fitter.and_constants(with_kernels, fit_machines.of_other_software(published, with_kernels, constants))

@@ -1,8 +1,6 @@
-"""Constants of kernel families and collective operations, fitted to kernel measurements.
+"""Constants of kernel families and collectives, fitted to kernel measurements by group.
 
-Each group of measurements (family, generation, precision, software) is fitted separately by
-:mod:`xlperf.calibrate.fitter`. A fixed share of the shapes, chosen by the hash of their sizes, is held out of the fit
-and gives the error. Unmeasured constants are derived or assumed, and marked as such.
+A share of the shapes, chosen by a hash, is held out and gives the error; other constants are derived or assumed.
 """
 
 from __future__ import annotations
@@ -52,8 +50,7 @@ _STARTS = (1.0, 0.5, 1.5)
 _NARROW = (0.2, 0.05)
 _LAUNCH_SHARE = 0.25
 _START, _STEP = 0.1, 1e-6
-_PULL = 1e-3
-"""Weight of the prior at the start of the search: one usual size away costs as much as a row that is 0.1 % off. [-]"""
+_PULL = 1e-3  # weight of the prior at the start: one usual size away costs as much as a row 0.1 % off [-]
 _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _USUAL_RATE = 0.8
@@ -92,18 +89,15 @@ class KernelFit:
 
 
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of all kernel families to rows of the sheet ``kernels``; the calibration of ``catalog`` is not
-    used.
-    """
+    """Fit the constants of all kernel families; the calibration of ``catalog`` is not used."""
     result = measurements(rows, catalog)
     products = result.families.get("gemm")
     shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
     fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _early_conversion(constants)
-    constants += best_products(
-        rows, catalog, {constant.generation for constant in constants if constant.family == "gemm"}, date
-    )
+    fitted = {row.generation for row in constants if row.family == "gemm"}
+    constants += best_products(rows, catalog, fitted, date)
     constants += _fall_backs(constants)
     constants += shared + library_tiles(date)
     if "attention" in result.families:
@@ -111,10 +105,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
         of_attention = shared_attention(attention, fitted_weights(attention), catalog, date)
         constants += of_attention + _shared_backward(of_attention, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
-    return sorted(
-        constants,
-        key=lambda constant: (order[constant.family], constant.generation, constant.precision, constant.software),
-    )
+    return sorted(constants, key=lambda row: (order[row.family], row.generation, row.precision, row.software))
 
 
 def fitted_groups(
@@ -226,12 +217,9 @@ def _fit(
 
 
 def _solved(
-    family: str,
-    rows: KernelRows,
-    names: Sequence[str],
-    base: Mapping[str, float],
+    family: str, rows: KernelRows, names: Sequence[str], base: Mapping[str, float],
     time_of: Callable[[Constants], Array],
-) -> dict[str, float]:
+) -> dict[str, float]:  # fmt: skip
     """Least-squares fit of a group's constants; all trials of an optimiser step are one call of the equation.
 
     Launch times are positive and efficiencies at most 1. A weak prior at the start of the search fixes parameters that
@@ -243,24 +231,19 @@ def _solved(
         start["energy_per_flop"] = _drawn(rows)
     parameters = [
         Parameter(
-            family,
-            name,
-            start=start[name],
+            family, name, start=start[name],
             low=max(declared[name].low, _LAUNCH_SHARE * start[name]) if name == "launch_time" else math.nan,
-            high=1.0 if name in _SHARES else math.nan,
-            centre=start[name],
-            pull=_PULL,
+            high=1.0 if name in _SHARES else math.nan, centre=start[name], pull=_PULL,
         )
         for name in names
-    ]
+    ]  # fmt: skip
 
     def residuals(trials: Array) -> Array:
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
         return np.log(time / rows.time[:, None]).T
 
-    result = solve(
-        Problem(residuals, fitted_weights(rows), step=_STEP), parameters, _starts(names, np.array(list(start.values())))
-    )
+    problem = Problem(residuals, fitted_weights(rows), step=_STEP)
+    result = solve(problem, parameters, _starts(names, np.array(list(start.values()))))
     return {name: rounded(value) for name, value in zip(names, result.values.tolist(), strict=True)}
 
 
@@ -316,15 +299,11 @@ def _fit_both(
 
 
 def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
-    """Attention constants for forward and backward together: 2.5 times the forward pass at ratio 1, divided by the
-    ratio.
-    """
+    """Attention constants for both passes: 2.5 times the forward pass, divided by the ratio of efficiencies."""
     scale = {
-        "compute_efficiency": ratio,
-        "energy_per_flop": 1.0 / ratio,
-        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio,
-        "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
-    }
+        "compute_efficiency": ratio, "energy_per_flop": 1.0 / ratio,
+        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio, "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
+    }  # fmt: skip
     return {name: value * scale.get(name, 1.0) for name, value in forward.items()}
 
 
@@ -360,9 +339,7 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
     if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
         # All constants, so that fallbacks of unmeasured generations never mix with constants fitted here.
         row = row.assumed("not fitted, held while fitting", error=median)
-        results += [
-            replace(row, constant=name, value=value) for name, value in fit.base.items() if name not in fit.values
-        ]
+        results += [replace(row, constant=name, value=fit.base[name]) for name in fit.base if name not in fit.values]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
         return [constant for constant in results if constant.constant != "launch_time"]
@@ -382,14 +359,10 @@ def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstan
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
     """Backward pass of unmeasured generations: the shared forward efficiency times the measured ratio."""
-    usual = {row.constant: row.value for row in forward if row.software == ANY}
+    shared = [row for row in forward if row.software == ANY]
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
-    values = backward_constants(usual, ratio)
-    return [
-        row.assumed(note, family="attention_backward", value=rounded(values[row.constant]))
-        for row in forward
-        if row.software == ANY
-    ]
+    values = backward_constants({row.constant: row.value for row in shared}, ratio)
+    return [row.assumed(note, family="attention_backward", value=rounded(values[row.constant])) for row in shared]
 
 
 def _fall_backs(constants: Sequence[FittedConstant]) -> list[FittedConstant]:

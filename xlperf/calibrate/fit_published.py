@@ -1,14 +1,9 @@
 """Constants of training stacks, allocators and serving engines, fitted to published rows.
 
-``fitted_families.csv`` lists the constants of each fit and their pooling levels: ``any > software`` is one value for
-all software and one for each software with enough rows, pooled towards the first. All are fitted jointly; backward
-elimination then drops constants that save next to nothing of the misfit. The remaining ones are refitted in a few
-turns, with the responses sampled again around each solution. Kernels keep the constants of their own measurements,
-except for stack kernels that ``fitted_families.csv`` lists as slower.
-
-The response of every row to every constant is sampled at a few values, one constant at a time, and assumed additive
-in the logarithm of the time. A fit, and each refit of a cross-validation, is then a search on sums of these responses,
-without further evaluations.
+``fitted_families.csv`` lists the constants of each fit and their pooling: ``any > software`` is one value for all
+software, and one for each software with enough rows. Backward elimination drops constants that save next to nothing;
+the rest are refitted in a few turns. A fit searches on sums of sampled responses of each row to each constant, additive
+in the logarithm of the time.
 """
 
 from __future__ import annotations
@@ -23,33 +18,8 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
+from xlperf.calibrate import fitter, published_errors
 from xlperf.calibrate.fit_machines import SLOWDOWN, kernels_of_other_generations, of_other_precisions, of_other_software
-from xlperf.calibrate.fitter import (
-    FEWEST_ROWS,
-    SPREADS,
-    FittedConstant,
-    Parameter,
-    Problem,
-    Solution,
-    and_constants,
-    fit_set,
-    most_telling,
-    pooled_parameters,
-    rounded,
-    solve,
-)
-from xlperf.calibrate.published_errors import (
-    QUANTITIES,
-    Errors,
-    colours_of,
-    errors_of,
-    may_be_fitted,
-    plans_to_fit,
-    published_problem,
-    stored_precision,
-    taken,
-    users_of,
-)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -64,7 +34,7 @@ _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 class Responses:
     """Sampled response of the errors of published rows to each constant."""
 
-    parameters: list[Parameter]
+    parameters: list[fitter.Parameter]
     group: np.ndarray  # mask of the entries that look a constant up, (constants, entries)
     users: np.ndarray  # mask of the entries whose error responds to it, (constants, entries)
     points: Array  # sampled values, (constants, points)
@@ -76,7 +46,7 @@ class Responses:
         group, users = self.group[:, entries], self.users[:, entries]
         return replace(self, group=group, users=users, change=self.change[:, :, entries], now=self.now[entries])
 
-    def problem(self, entries: Errors) -> Problem:
+    def problem(self, entries: published_errors.Errors) -> fitter.Problem:
         """Least-squares problem of the entries, with residuals from the sum of the responses."""
         which = [np.flatnonzero(users) for users in self.users]
         changes = [change[:, users] for change, users in zip(self.change, which, strict=True)]
@@ -91,13 +61,11 @@ class Responses:
                     errors[users] += (1.0 - share) * change[below] + share * change[below + 1]
             return result
 
-        return Problem(residuals, entries.weights, self.users, colours_of(self.parameters))
+        return fitter.Problem(residuals, entries.weights, self.users, published_errors.colours_of(self.parameters))
 
 
 def trial_values(family: str, name: str, value: float) -> Array:
-    """Sample values of a constant, ascending, around its current value and within its declared bounds (declared
-    unit).
-    """
+    """Ascending sample values of a constant around its current value, within its declared bounds."""
     declared = declared_constants()[family][name]
     if declared.low == 0.0 and declared.high <= 1.0 and not name.endswith("_time"):
         points = [value + step for step in _STEPS]
@@ -110,18 +78,16 @@ def trial_values(family: str, name: str, value: float) -> Array:
 
 
 def responses_of(
-    plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], say: Callable[[str], None] | None = None
-) -> Responses:
-    """Sample the errors of published rows around the first values of the parameters; the first and last sample bound
-    the search.
-    """
-    points = np.array([_within(parameter) for parameter in parameters]).reshape(-1, len(_FACTORS))
-    trials = [
-        replace(parameter, low=float(low), high=float(high))
-        for parameter, low, high in zip(parameters, points[:, 0], points[:, -1], strict=True)
-    ]
-    colours, users = colours_of(parameters), users_of(plans, entries, parameters)
-    problem = published_problem(plans, entries, parameters)
+    plans: PublishedPlans, entries: published_errors.Errors, parameters: Sequence[fitter.Parameter],
+    say: Callable[[str], None] | None = None,
+) -> Responses:  # fmt: skip
+    """Sample the errors of published rows around the first values of the parameters, whose search the samples bound."""
+    tried = [np.clip(trial_values(each.family, each.constant, each.first), *each.bounds) for each in parameters]
+    points = np.array(tried).reshape(-1, len(_FACTORS))
+    ends = zip(parameters, points[:, 0].tolist(), points[:, -1].tolist(), strict=True)
+    trials = [replace(parameter, low=low, high=high) for parameter, low, high in ends]
+    colours, users = published_errors.colours_of(parameters), published_errors.users_of(plans, entries, parameters)
+    problem = published_errors.published_problem(plans, entries, parameters)
     first = np.array([parameter.first for parameter in parameters])
     now = problem.residuals(first[None, :])[0]
     change = np.zeros((*points.shape, len(entries)))
@@ -136,12 +102,7 @@ def responses_of(
     return Responses(trials, users, users & (np.abs(change).max(axis=1) > 0.0), points, change, now)
 
 
-def _within(parameter: Parameter) -> Array:
-    return np.asarray(np.clip(trial_values(parameter.family, parameter.constant, parameter.first), *parameter.bounds))
-
-
-MOST_CONSTANTS = {"training": 39, "inference": 52}
-"""Largest number of constants in a fit of the times of published rows."""
+MOST_CONSTANTS = {"training": 39, "inference": 52}  # most constants in a fit of the times of published rows
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
 """Families of constants of a single software, and the largest number per software."""
 FEWEST_POOLED = 3
@@ -149,8 +110,7 @@ FEWEST_POOLED = 3
 uses it. [-]
 """
 FEWEST_MEMORY_ROWS = 30
-TURNS = 3
-"""Number of sampling rounds around the current solution; a constant moves at most by a factor of two per round. [-]"""
+TURNS = 3  # sampling rounds around the current solution; a constant moves by at most a factor of two in one [-]
 _MANY_ROWS = 24
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
@@ -159,53 +119,52 @@ _OF_OTHERS = "mean of those of software, for software without one of its own"
 _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all software, or at the declared default"
 
 
-def fit_training(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the constants of every training stack, including its kernels and experts, jointly, to step times and times of
-    single layers.
-    """
+def fit_training(published: Published, catalog: Catalog, date: str) -> list[fitter.FittedConstant]:
+    """Fit the constants of every training stack jointly to step times and times of single layers."""
     result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME))
     result += kernels_of_other_generations(result)
-    return result + of_other_software(published, and_constants(catalog, result), result)
+    return result + of_other_software(published, fitter.and_constants(catalog, result), result)
 
 
 def _fit_times(
-    published: Published, catalog: Catalog, date: str, quantities: Sequence[str] = QUANTITIES
-) -> list[FittedConstant]:
+    published: Published, catalog: Catalog, date: str, quantities: Sequence[str] = published_errors.QUANTITIES
+) -> list[fitter.FittedConstant]:
     """Fit the constants of row times jointly, with backward elimination."""
-    plans = plans_to_fit(published, catalog)
-    entries = errors_of(plans, quantities)
-    if not len(entries) or entries.num_rows(may_be_fitted(plans, entries)) < FEWEST_ROWS:
+    plans = published_errors.plans_to_fit(published, catalog)
+    entries = published_errors.errors_of(plans, quantities)
+    if not len(entries) or entries.num_rows(published_errors.may_be_fitted(plans, entries)) < fitter.FEWEST_ROWS:
         return []
-    plans, entries = taken(plans, entries, may_be_fitted(plans, entries))
+    plans, entries = published_errors.taken(plans, entries, published_errors.may_be_fitted(plans, entries))
     parameters = family_parameters(published.kind, plans, entries)
-    parameters, solution = _solved(*taken(plans, entries, _thinned(entries)), parameters, SPREADS)
+    thinned = published_errors.taken(plans, entries, _thinned(entries))
+    parameters, solution = _solved(*thinned, parameters, fitter.SPREADS)
     groups = [parameter.software if parameter.family in OF_SOFTWARE else "" for parameter in parameters]
-    slowdowns = [
-        at for at, parameter in enumerate(parameters) if parameter.key[::4] == SLOWDOWN and parameter.generation == ANY
-    ]
-    telling = most_telling(parameters, solution, MOST_CONSTANTS[published.kind], groups, MOST_OF_SOFTWARE, slowdowns)
+    general = [at for at, parameter in enumerate(parameters) if parameter.generation == ANY]
+    slowdowns = [at for at in general if parameters[at].key[::4] == SLOWDOWN]
+    most = MOST_CONSTANTS[published.kind]
+    telling = fitter.most_telling(parameters, solution, most, groups, MOST_OF_SOFTWARE, slowdowns)
     pooled = Counter(parameters[at].parent for at in telling)
     shared = [at for at, number in pooled.items() if at >= 0 and number >= FEWEST_POOLED]
     parameters = _selected(_started(parameters, solution), sorted({*telling, *slowdowns, *shared}))
-    parameters, solution = _solved(plans, entries, parameters, SPREADS[-1:])
+    parameters, solution = _solved(plans, entries, parameters, fitter.SPREADS[-1:])
     return _sheet_rows(plans, entries, parameters, solution, published, date)
 
 
 def _solved(
-    plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], spreads: Sequence[float]
-) -> tuple[list[Parameter], Solution]:
+    plans: PublishedPlans, entries: published_errors.Errors, parameters: Sequence[fitter.Parameter],
+    spreads: Sequence[float],
+) -> tuple[list[fitter.Parameter], fitter.Solution]:  # fmt: skip
     """The fitted parameters, with responses sampled again around each solution."""
     result = list(parameters)
     for turn in range(TURNS):
         responses = responses_of(plans, entries, result)
-        solution = solve(
-            responses.problem(entries), responses.parameters, spreads=spreads if not turn else spreads[-1:]
-        )
+        some = spreads if not turn else spreads[-1:]
+        solution = fitter.solve(responses.problem(entries), responses.parameters, spreads=some)
         result = _started(result, solution)
     return result, solution
 
 
-def _thinned(entries: Errors) -> np.ndarray:
+def _thinned(entries: published_errors.Errors) -> np.ndarray:
     """Every third entry of large groups: enough to select constants, and for a start."""
     names = list(zip(entries.software.tolist(), entries.family.tolist(), entries.quantity.tolist(), strict=True))
     sizes, seen = Counter(names), Counter[tuple[str, str, str]]()
@@ -216,7 +175,7 @@ def _thinned(entries: Errors) -> np.ndarray:
     return np.array(kept, dtype=bool)
 
 
-def fit_memory(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+def fit_memory(published: Published, catalog: Catalog, date: str) -> list[fitter.FittedConstant]:
     r"""Fit the reserved memory of a stack's allocator, for stacks with enough rows that state reserved memory.
 
     .. math:: R = (M + a A) (1 + s) + b
@@ -227,25 +186,23 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     kinds = published.text["mem_kind"]
     rows = np.flatnonzero(published.number["peak_mem_gb"] > 0.0).tolist()
     printed = published.take([row for row in rows if "reserved" in kinds[row].casefold()])
-    plans = plans_to_fit(printed, catalog)
-    entries = errors_of(plans, (MEMORY,))
-    results: list[FittedConstant] = []
+    plans = published_errors.plans_to_fit(printed, catalog)
+    entries = published_errors.errors_of(plans, (MEMORY,))
+    results: list[fitter.FittedConstant] = []
     for name in sorted(set(entries.software.tolist())):
         of_software = entries.software == name
         if entries.num_rows(of_software) < FEWEST_MEMORY_ROWS:
             continue
-        own_plans, errors = taken(plans, entries, of_software)
+        own_plans, errors = published_errors.taken(plans, entries, of_software)
         parameters = [replace(parameter, pull=0.0) for parameter in family_parameters("memory", own_plans, errors)]
-        solution = solve(published_problem(own_plans, errors, parameters), parameters)
+        solution = fitter.solve(published_errors.published_problem(own_plans, errors, parameters), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
-        results += [
-            replace(constant, error=rounded(error))
-            for constant in _sheet_rows(own_plans, errors, parameters, solution, published, date)
-        ]
+        constants = _sheet_rows(own_plans, errors, parameters, solution, published, date)
+        results += [replace(constant, error=fitter.rounded(error)) for constant in constants]
     return results
 
 
-def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
+def fit_serving(published: Published, catalog: Catalog, date: str) -> list[fitter.FittedConstant]:
     """Fit the overheads of serving engines beyond kernels, all constants jointly."""
     result = _fit_times(published, catalog, date)
     return result + of_other_precisions(result)
@@ -260,18 +217,18 @@ def _families(fit: str = "", key: tuple[str, ...] = ()) -> list[dict[str, str]]:
     return [row for row in rows if fit in ("", row["fit"]) and key in ((), (row["family"], row["constant"]))]
 
 
-def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[Parameter]:
+def family_parameters(fit: str, plans: PublishedPlans, entries: published_errors.Errors) -> list[fitter.Parameter]:
     """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first."""
     columns = {
         "software": entries.software,
         "generation": entries.generation,
-        "precision": np.array(stored_precision(plans), dtype=object)[entries.plan],
+        "precision": np.array(published_errors.stored_precision(plans), dtype=object)[entries.plan],
     }
-    parameters: list[Parameter] = []
+    parameters: list[fitter.Parameter] = []
     for row in _families(fit):
         in_family = _named_software(entries.software, row["software"])
         in_family &= entries.experts | (row["rows"] == "")
-        if entries.num_rows(in_family) < FEWEST_ROWS:
+        if entries.num_rows(in_family) < fitter.FEWEST_ROWS:
             continue
         parameter_of: dict[tuple[tuple[str, str], ...], int] = {}
         for level in row["levels"].split(" > "):
@@ -279,27 +236,19 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors) -> list[
             groups = list(zip(*(columns[name][in_family].tolist() for name in keys), strict=True)) if keys else [()]
             for group in sorted(set(groups)):
                 named = tuple(zip(keys, group, strict=True))
-                mask = in_family & np.logical_and.reduce(
-                    [columns[name] == value for name, value in named] or [in_family]
-                )
-                if entries.num_rows(mask) < FEWEST_ROWS or (
-                    parameter_of and _same_rows(keys, named, columns, in_family)
-                ):
+                mask = np.logical_and.reduce([in_family, *(columns[name] == value for name, value in named)])
+                few = entries.num_rows(mask) < fitter.FEWEST_ROWS
+                if few or (parameter_of and _same_rows(keys, named, columns, in_family)):
                     continue
-                parent = next(
-                    (parameter_of[named[:cut]] for cut in range(len(named), -1, -1) if named[:cut] in parameter_of), -1
-                )
+                general = (named[:cut] for cut in range(len(named), -1, -1))
+                parent = next((parameter_of[name] for name in general if name in parameter_of), -1)
                 parameter_of[named] = len(parameters)
                 reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
-                parameter = Parameter(
-                    row["family"],
-                    row["constant"],
-                    **{"precision": row["precision"] or ANY, **dict(named)},
-                    start=float(row["start"] or math.nan),
-                    low=float(row["low"] or math.nan),
-                    parent=parent,
+                parameter = fitter.Parameter(
+                    row["family"], row["constant"], **{"precision": row["precision"] or ANY, **dict(named)},
+                    start=float(row["start"] or math.nan), low=float(row["low"] or math.nan), parent=parent,
                     fixed=reference and row["held_at"] != _MEASURED,
-                )
+                )  # fmt: skip
                 parameters.append(_below_measured(parameter, plans) if row["held_at"] == _MEASURED else parameter)
     return parameters
 
@@ -314,18 +263,15 @@ def least_value(fit: str, family: str, constant: str) -> float:
     return max((float(row["low"]) for row in named if row["low"]), default=math.nan)
 
 
-def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
-    """Positions of parameters to fix at 1 if no row has the reference machines: a multiplicative constant is identified
-    up to a factor, so the generation with the most rows is fixed.
-    """
+def without_reference(fit: str, parameters: Sequence[fitter.Parameter], entries: published_errors.Errors) -> list[int]:
+    """Positions of parameters to fix at 1, as no row has the reference machines: the generation with the most rows."""
     rows = entries.generation.tolist()
     results = []
     for row in _families(fit):
         if row["held_at"] in ("", _MEASURED, *rows):
             continue
-        of_constant = [
-            at for at, parameter in enumerate(parameters) if parameter.key[::4] == (row["family"], row["constant"])
-        ]
+        constant = row["family"], row["constant"]
+        of_constant = [at for at, parameter in enumerate(parameters) if parameter.key[::4] == constant]
         sizes = [(rows.count(parameters[at].generation), -at) for at in of_constant]
         results += [-max(sizes)[1]] if sizes else []
     return results
@@ -342,7 +288,7 @@ def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
     return np.array([named(name, wanted) and not named(name, others) for name in software.tolist()], dtype=bool)
 
 
-def _below_measured(parameter: Parameter, plans: PublishedPlans) -> Parameter:
+def _below_measured(parameter: fitter.Parameter, plans: PublishedPlans) -> fitter.Parameter:
     """Kernel efficiency of a stack, at most the measured efficiency of the kernel alone."""
     key = (np.array([part], dtype=object) for part in (parameter.generation, parameter.precision, parameter.software))
     measured = float(plans.catalog.calibration.constants(parameter.family, *key)[0][parameter.constant][0, 0])
@@ -364,7 +310,7 @@ def _reference(wanted: str, groups: Sequence[tuple[str, ...]]) -> str:
     return wanted if wanted in names else Counter(names).most_common(1)[0][0]
 
 
-def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Parameter]:
+def _selected(parameters: Sequence[fitter.Parameter], kept: Sequence[int]) -> list[fitter.Parameter]:
     """Subset of the parameters; children of a dropped parameter are pooled towards its parent."""
     place = {at: new for new, at in enumerate(kept)}
 
@@ -376,36 +322,30 @@ def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Para
     return [replace(parameters[at], parent=parent(parameters[at].parent)) for at in kept]
 
 
-def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parameter]:
+def _started(parameters: Sequence[fitter.Parameter], solution: fitter.Solution) -> list[fitter.Parameter]:
     """Parameters that start from a previous solution."""
-    return [
-        replace(parameter, start=float(value)) for parameter, value in zip(parameters, solution.values, strict=True)
-    ]
+    return [replace(each, start=float(value)) for each, value in zip(parameters, solution.values, strict=True)]
 
 
 # --- rows of the sheet ---------------------------------------------------------------------------------------------
 
 
 def _sheet_rows(
-    plans: PublishedPlans,
-    entries: Errors,
-    parameters: Sequence[Parameter],
-    solution: Solution,
-    published: Published,
-    date: str,
-) -> list[FittedConstant]:
+    plans: PublishedPlans, entries: published_errors.Errors, parameters: Sequence[fitter.Parameter],
+    solution: fitter.Solution, published: Published, date: str,
+) -> list[fitter.FittedConstant]:  # fmt: skip
     """Parameters as rows of the calibration sheet, with the published rows that they were fitted on."""
-    users = users_of(plans, entries, parameters)
+    users = published_errors.users_of(plans, entries, parameters)
     results = []
     for at, parameter in enumerate(parameters):
         mask = users[at] | np.logical_or.reduce([users[other] for other in _special(parameters, at)] or [users[at]])
         identified = bool(solution.identified[at])
         named = set(entries.row_ids[mask].tolist()) if identified else set()
         results.append(
-            FittedConstant(
+            fitter.FittedConstant(
                 *parameter.key,
-                rounded(float(solution.values[at])),
-                fit_set=fit_set(named, published.text["row_id"]),
+                fitter.rounded(float(solution.values[at])),
+                fit_set=fitter.fit_set(named, published.text["row_id"]),
                 num_rows=len(named),
                 date=date,
                 source=_SOURCE.format(published.kind),
@@ -420,13 +360,13 @@ def _sheet_rows(
     return results
 
 
-def _fitted_on(parameter: Parameter, entries: Errors) -> np.ndarray:
+def _fitted_on(parameter: fitter.Parameter, entries: published_errors.Errors) -> np.ndarray:
     """Mask of the entries whose software a constant is fitted on; other software only uses it."""
     named = [_named_software(entries.software, row["software"]) for row in _families(key=parameter.key[::4])]
     return np.asarray(np.logical_or.reduce(named))
 
 
-def _note(parameter: Parameter, value: float, taken_itself: bool) -> str:
+def _note(parameter: fitter.Parameter, value: float, taken_itself: bool) -> str:
     """Note on a constant that no row uses directly or that is at a bound; otherwise ""."""
     if not taken_itself:
         return _OF_OTHERS
@@ -435,7 +375,7 @@ def _note(parameter: Parameter, value: float, taken_itself: bool) -> str:
     return f"at its bound: {_families(key=parameter.key[::4])[0][place]}" if place else ""
 
 
-def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
+def _special(parameters: Sequence[fitter.Parameter], general: int) -> list[int]:
     """Descendants of a parameter in the pooling tree."""
     results = [at for at, parameter in enumerate(parameters) if parameter.parent == general]
     return results + [below for at in results for below in _special(parameters, at)]
@@ -457,36 +397,32 @@ def _published_rows(table: Table, kind: str, memory: bool = False) -> list[int]:
     ]
 
 
-def training_constants(table: Table, kind: str = "training") -> list[FittedConstant]:
+def training_constants(table: Table, kind: str = "training") -> list[fitter.FittedConstant]:
     """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
-    names = [column.name for column in fields(FittedConstant) if column.name != "date"]
+    names = [column.name for column in fields(fitter.FittedConstant) if column.name != "date"]
     numbers = ("value", "num_rows", "error", "year")
     published = table.take(_published_rows(table, kind))
     columns = {name: (published.number(name) if name in numbers else published.text(name)).tolist() for name in names}
     columns["num_rows"] = list(map(int, columns["num_rows"]))
-    return [FittedConstant(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+    return [
+        fitter.FittedConstant(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
+    ]
 
 
-def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
-    """Constants of times (or of memory) fitted on published rows of a kind as parameters for a refit, and their rows in
-    the sheet.
-    """
+def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[fitter.Parameter], list[int]]:
+    """Constants fitted on published rows of a kind, as parameters for a refit, and their rows in the sheet."""
     rows = _published_rows(table, kind, memory)
     names = ("family", "constant", "generation", "precision", "software")
     text = {name: [str(word).casefold() for word in table.text(name, ANY)] for name in names}
     value = table.number("value")
-    return pooled_parameters(
+    return fitter.pooled_parameters(
         [
-            Parameter(
-                family=text["family"][row],
-                constant=text["constant"][row],
-                generation=text["generation"][row],
-                precision=text["precision"][row],
-                software=text["software"][row],
-                start=float(value[row]),
+            fitter.Parameter(
+                family=text["family"][row], constant=text["constant"][row], generation=text["generation"][row],
+                precision=text["precision"][row], software=text["software"][row], start=float(value[row]),
                 low=least_value("memory" if memory else kind, text["family"][row], text["constant"][row]),
             )
             for row in rows
         ],
         rows,
-    )
+    )  # fmt: skip

@@ -1,14 +1,11 @@
 r"""The fitter: constants of the calibration sheet as parameters of one robust, pooled least-squares problem.
 
-Kernels, training stacks, allocators, serving engines and the folds of a cross-validation are fitted alike. With the
-residuals :math:`r_i = \ln(t_{predicted} / t_{measured})`
+With the residuals :math:`r_i = \ln(t_{predicted} / t_{measured})`
 
 .. math:: \min_u \sum_i w_i\,\rho(r_i) + \sum_j p_j^2 (u_j - u_{parent(j)})^2
 
-where :math:`\rho` is the soft L1 loss, constant for residuals beyond a cap so that a failed run has no leverage, and
-the second sum pools each parameter towards a more general one (a software towards all software), or towards its
-declared default. ``u`` is the logarithm of a positive parameter, otherwise the parameter over its usual size.
-``scipy.optimize.least_squares`` solves it; on one processor the same rows give the same bits.
+where :math:`\rho` is the soft L1 loss, constant beyond a cap, and the second sum pools each parameter towards a more
+general one or its declared default. ``u`` is the logarithm of a positive parameter, else its value over a usual size.
 """
 
 from __future__ import annotations
@@ -31,10 +28,8 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 
 CAP = 0.7  # cap of the loss: residual beyond which it is constant [-]
-SPREADS = (0.2, 0.02)
-"""Residuals at which the loss turns from quadratic to linear: first wide for a safe start, then narrow. [-]"""
-PULL = 0.01
-"""Pooling weight: a parameter one usual size away from its parent costs as much as a row that is 1 % off. [-]"""
+SPREADS = (0.2, 0.02)  # residuals at which the loss turns linear: first wide for a safe start, then narrow [-]
+PULL = 0.01  # pooling weight: one usual size away from its parent costs as much as a row that is 1 % off [-]
 FEWEST_ROWS = 8  # least number of published rows for a separate parameter of a group [-]
 _MOST_EVALUATIONS = 80
 _STEP = 0.05
@@ -113,7 +108,6 @@ class Solution:
     values: Array  # of each parameter, in SI units
     residuals: Array  # of each row at these values; NaN without a prediction [-]
     identified: np.ndarray  # whether the rows inform a parameter more than the pooling does
-    gain: Array  # cost that a parameter saves over its pooling target (Wald statistic) [-]
     information: Array  # Hessian of the cost in the free unknowns, 0 elsewhere, (parameters, parameters) [-]
     offsets: Array  # of the unknowns from their pooling targets [-]
     cost: float  # weighted sum of the loss of the rows [-]
@@ -285,19 +279,13 @@ def solve(
     values = scaled.values(best)
     values = np.where((scaled.low == 0.0) & ~scaled.log & (best < _NEGLIGIBLE), 0.0, values)
     residuals = problem.residuals(values[None, :])[0]
-    links, offsets = _links(parameters), scaled.offsets(best)
-    gain = _gain(links.T @ information @ links, offsets)
-    return Solution(values, residuals, ~held, gain, information, offsets, _cost(problem, residuals))
+    return Solution(values, residuals, ~held, information, scaled.offsets(best), _cost(problem, residuals))
 
 
 def most_telling(
-    parameters: Sequence[Parameter],
-    solution: Solution,
-    most: int,
-    groups: Sequence[str] = (),
-    of_group: int = 0,
+    parameters: Sequence[Parameter], solution: Solution, most: int, groups: Sequence[str] = (), of_group: int = 0,
     always: Collection[int] = (),
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """Backward elimination by the Wald statistic: positions of at most ``most`` parameters, and ``of_group`` per group
     ("" is no group), that reduce the cost most. Dropped ones equal their pooling target; ``always`` lists positions
     that stay.
@@ -347,9 +335,7 @@ def _cost(problem: Problem, residuals: Array) -> float:
 
 
 def _information(scaled: _Scaled, unknowns: Array) -> Array:
-    """Hessian of the cost in the unknowns, with iteratively reweighted least squares (IRLS) weights of the rows; 0
-    if held.
-    """
+    """Hessian of the cost in the unknowns, by iteratively reweighted least squares (IRLS); 0 if held."""
     values = np.zeros((len(unknowns), len(unknowns)))
     if len(scaled.free):
         residuals = scaled.data(unknowns)
@@ -361,9 +347,7 @@ def _information(scaled: _Scaled, unknowns: Array) -> Array:
 
 
 def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
-    """Whether the rows inform each parameter more than the pooling does; the rows of its children count for a
-    parent.
-    """
+    """Whether the rows, for a parent those of its children too, inform each parameter more than the pooling does."""
     values, free = np.zeros(len(unknowns), dtype=bool), scaled.free
     if len(free):
         variance = np.diag(np.linalg.pinv(_information(scaled, unknowns)[np.ix_(free, free)]))
@@ -373,9 +357,6 @@ def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
         if values[row] and scaled.parameters[row].parent >= 0:
             values[scaled.parameters[row].parent] = True
     return values
-
-
-DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,9 +434,7 @@ def rounded(value: float) -> float:
     >>> rounded(0.000123456), rounded(1.2345), rounded(0.0)
     (0.000123, 1.23, 0.0)
     """
-    if value == 0.0 or not math.isfinite(value):
-        return value
-    return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))
+    return float(f"{value:.3g}")
 
 
 def fit_set(chosen: Iterable[str], rows: Sequence[str]) -> str:

@@ -1,14 +1,11 @@
-"""What runs of a source say about its other rows: constants of :mod:`xlperf.engine.learning`, and their accuracy.
+"""Runs of a source and its other rows: constants of :mod:`xlperf.engine.learning`, and their accuracy.
 
-A published source stands for a user: its rows are predicted without any of them in the fit, some of them serve as own
-runs, and the others measure what was learned. Rows read after the model was made are in no fit; the constants of
-software are refitted without each other source. Machines that are fitted by vendor line take no part.
+A published source stands for a user: its rows are predicted without any of them in the fit, some serve as own runs, and
+the others measure the gain. Machines that are fitted by vendor line take no part.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,26 +28,10 @@ from xlperf.calibrate.published_errors import (
     plans_to_fit,
 )
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.csv_files import csv_text
 from xlperf.catalog.table import Table, copied_name
-from xlperf.engine import evaluate
+from xlperf.engine import evaluate, learning
 from xlperf.engine.join import software_words
-from xlperf.engine.learning import (
-    ANY,
-    EFFECTS,
-    OWN,
-    PARTS,
-    REACHES,
-    TABLE,
-    Effects,
-    Places,
-    Process,
-    band,
-    covariance,
-    effects_of,
-    settings_of,
-    shares_of,
-)
-from xlperf.engine.learning import QUANTITIES as NAMES
 from xlperf.measurements.comparison import MEMORY, power_plans, power_records
 from xlperf.measurements.published import POWER, Published, PublishedPlans
 
@@ -69,7 +50,7 @@ class Source:
 
     name: str
     quantity: str
-    places: Places
+    places: learning.Places
     ratios: Array  # log of measured over predicted value, (rows,)
     half_width: Array  # of the 80 % band of the prediction, (rows,)
 
@@ -98,16 +79,15 @@ class Source:
         return result
 
 
-def places_of(plans: Table, quantity: str, catalog: Catalog) -> Places:
+def places_of(plans: Table, quantity: str, catalog: Catalog) -> learning.Places:
     """Plans of one source as the process of a quantity sees them."""
     software = software_words(plans)
     words = [software.words[code].casefold() for code in software.codes.tolist()]
-    columns = [
-        [copied_name(str(name)).casefold() for name in plans.text(column)] for column in ("model", "accelerator")
-    ]
+    texts = (plans.text(column) for column in ("model", "accelerator"))
+    columns = [[copied_name(str(name)).casefold() for name in names] for names in texts]
     codes = [np.unique(np.array(names, dtype=str), return_inverse=True)[1] for names in (*columns, words)]
-    parts = shares_of(quantity, evaluate(plans, catalog).columns)
-    return Places(np.stack(codes, axis=-1), *settings_of(plans), parts)
+    parts = learning.shares_of(quantity, evaluate(plans, catalog).columns)
+    return learning.Places(np.stack(codes, axis=-1), *learning.settings_of(plans), parts)
 
 
 def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Callable[[str], None]) -> list[Source]:
@@ -122,12 +102,8 @@ def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Cal
             result += _grouped(plans, *left_out_together(plans, quantities, _names))
             step(rows.kind)
             planned = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
-            pairs = enumerate(zip(rows.text["row_id"], rows.text["group"], strict=True))
-            free = [
-                row
-                for row, (name, group) in pairs
-                if name not in planned and not group.casefold().startswith(OTHER_MACHINES)
-            ]
+            by_line = [group.casefold().startswith(OTHER_MACHINES) for group in rows.text["group"]]
+            free = [row for row, name in enumerate(rows.text["row_id"]) if name not in planned and not by_line[row]]
             result += sources_as_they_are([rows.take(free)], catalog, quantities)
     return result
 
@@ -165,11 +141,8 @@ def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Sou
 
 def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
     """Sources of measured watts."""
-    records = {
-        record.row_id: record
-        for record in power_records(rows, catalog)
-        if record.quantity == "power" and record.covered
-    }
+    known = [each for each in power_records(rows, catalog) if each.quantity == "power" and each.covered]
+    records = {record.row_id: record for record in known}
     plans = power_plans(rows, catalog)
     ids, names = plans.published.text["row_id"], plans.published.text["source_id"]
     rows_of: dict[str, list[int]] = {}
@@ -187,12 +160,12 @@ def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
 # --- fit -------------------------------------------------------------------------------------------------------------
 
 
-def _log_densities(source: Source, effects: Effects, number: int) -> Array:
+def _log_densities(source: Source, effects: learning.Effects, number: int) -> Array:
     """Log density of the other rows under the process with some rows as runs, (draws, others)."""
     from scipy.special import gammaln, logsumexp
 
     runs, others = source.draws[number]
-    plain = effects.variance * covariance(source.places, source.places, effects)
+    plain = effects.variance * learning.covariance(source.places, source.places, effects)
     noise, freedom = effects.variance * effects.noise, effects.freedom + number
     cases, evidence = [], []
     for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
@@ -212,7 +185,7 @@ def _log_densities(source: Source, effects: Effects, number: int) -> Array:
     return np.asarray(logsumexp(np.array(cases) + weights[:, :, None], axis=0))
 
 
-def _loss(sources: Sequence[Source], effects: Effects) -> float:
+def _loss(sources: Sequence[Source], effects: learning.Effects) -> float:
     """Mean negative log density of other rows, each source and number of runs alike; one run counts twice."""
     terms = [
         (2.0 if number == 1 else 1.0, -float(_log_densities(source, effects, number).mean()))
@@ -222,14 +195,14 @@ def _loss(sources: Sequence[Source], effects: Effects) -> float:
     return sum(weight * value for weight, value in terms) / sum(weight for weight, _ in terms)
 
 
-def _effects(shared: Array, own: Array) -> Effects:
+def _effects(shared: Array, own: Array) -> learning.Effects:
     """Constants from the logarithms of their shares, reaches and own values."""
-    shares, reaches = np.exp(shared[: len(EFFECTS)]), np.exp(shared[len(EFFECTS) :])
+    shares, reaches = np.exp(shared[: len(learning.EFFECTS)]), np.exp(shared[len(learning.EFFECTS) :])
     variance, noise, freedom, chance, common, *parts = np.exp(own).tolist()
     of_parts = tuple(part / variance for part in parts)
     constants = (variance, noise, freedom, chance, common / variance)
     whole = float(shares.sum())
-    return Effects(
+    return learning.Effects(
         tuple((shares / whole).tolist()), tuple(reaches.tolist()), of_parts, *constants, width=1.0, growth=0.0
     )
 
@@ -240,12 +213,12 @@ _OWN_BOUNDS = (
 )
 """Of the logarithms of variance, noise, freedom, chance and common variance (not over the variance)."""
 _PART, _PART_BOUNDS = -4.0, (-9.0, 0.0)  # first value and bounds of the logarithm of the variance of a part
-_SHARED_BOUNDS = (*((-6.0, 3.0),) * len(EFFECTS), *((0.0, 4.5),) * len(REACHES))
+_SHARED_BOUNDS = (*((-6.0, 3.0),) * len(learning.EFFECTS), *((0.0, 4.5),) * len(learning.REACHES))
 _RIDGE = 1e-3  # weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal [-]
 _TURNS = 3
 
 
-def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> dict[str, Effects]:
+def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> dict[str, learning.Effects]:
     """Constants by quantity: maximum likelihood of rows of sources left out, given one, three and ten others. Power, of
     which there are few sources, takes shares and reaches from the other quantities.
     """
@@ -254,12 +227,13 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
     by_name: dict[str, list[Source]] = {}
     for source in sources:
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
-    shared = np.array([0.0] * len(EFFECTS) + [2.0] * len(REACHES))
-    starts = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *[_PART] * len(PARTS.get(name, ()))]) for name in by_name}
+    shared = np.array([0.0] * len(learning.EFFECTS) + [2.0] * len(learning.REACHES))
+    parts = {name: [_PART] * len(learning.PARTS.get(name, ())) for name in by_name}
+    starts = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *own]) for name, own in parts.items()}
     informative = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_all(values: Array) -> float:
-        ridge = _RIDGE * float((values[: len(EFFECTS)] ** 2).sum())
+        ridge = _RIDGE * float((values[: len(learning.EFFECTS)] ** 2).sum())
         return sum(_loss(by_name[name], _effects(values, starts[name])) for name in informative) + ridge
 
     for turn in range(_TURNS + 1):
@@ -278,7 +252,7 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
     return {name: _with_band(every[name], _effects(shared, starts[name])) for name in by_name}
 
 
-def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
+def _with_band(sources: Sequence[Source], effects: learning.Effects) -> learning.Effects:
     """Width and growth of the band that holds 80 % of the other rows after one, three and ten runs. Where ten runs of a
     source are too rare to measure, the band does not narrow by growth.
     """
@@ -299,22 +273,20 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
     return effects._replace(width=math.exp(float(logs.mean() - growth * at.mean())), growth=growth)
 
 
-def effects_csv(effects: dict[str, Effects]) -> str:
+def effects_csv(effects: dict[str, learning.Effects]) -> str:
     """Text of ``own_runs.csv`` with fitted constants; quantities without sources keep theirs."""
     values: dict[tuple[str, str], float] = {}
     for quantity, constants in effects.items():
-        values |= {(ANY, name): share for name, share in zip(EFFECTS, constants.shares, strict=True)}
-        values |= {(ANY, name): reach for name, reach in zip(REACHES, constants.reaches, strict=True)}
-        values |= {(quantity, name): getattr(constants, name) for name in OWN}
-        values |= {(quantity, name): part for name, part in zip(PARTS.get(quantity, ()), constants.parts, strict=True)}
-    stream = io.StringIO()
-    rows = resources.rows(TABLE)
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
+        values |= {(learning.ANY, name): share for name, share in zip(learning.EFFECTS, constants.shares, strict=True)}
+        values |= {(learning.ANY, name): reach for name, reach in zip(learning.REACHES, constants.reaches, strict=True)}
+        values |= {(quantity, name): getattr(constants, name) for name in learning.OWN}
+        parts = learning.PARTS.get(quantity, ())
+        values |= {(quantity, name): part for name, part in zip(parts, constants.parts, strict=True)}
+    rows = resources.rows(learning.TABLE)
     for row in rows:
         key = row["quantity"], row["constant"]
-        writer.writerow(row | ({"value": f"{rounded(values[key])}"} if key in values else {}))
-    return stream.getvalue()
+        row["value"] = f"{rounded(values[key])}" if key in values else row["value"]
+    return csv_text([list(rows[0]), *(row.values() for row in rows)])
 
 
 # --- accuracy --------------------------------------------------------------------------------------------------------
@@ -344,14 +316,15 @@ class Outcome:
         return float((np.abs(self.gap) <= wide).mean())
 
 
-def _outcome(source: Source, effects: Effects, number: int) -> Outcome:
+def _outcome(source: Source, effects: learning.Effects, number: int) -> Outcome:
     """Other rows of a source, with each draw of its rows as runs."""
     runs, others = source.draws[number]
     plain, parts = effects._replace(width=1.0), []
     for some, rest in zip(runs, others, strict=True):
-        learned = Process(plain, source.places.take(some), source.ratios[some]).learned(source.places.take(rest))
+        process = learning.Process(plain, source.places.take(some), source.ratios[some])
+        learned = process.learned(source.places.take(rest))
         ratio, known = source.ratios[rest], source.half_width[rest]
-        wide = band(learned, np.where(np.isnan(known), learned.first, known))
+        wide = learning.band(learned, np.where(np.isnan(known), learned.first, known))
         moved = (np.zeros(len(rest)), learned.mean, np.full(len(rest), source.ratios[some].mean()))
         errors = [np.abs(np.expm1(mean - ratio)) for mean in moved]
         names = source.places.names
@@ -386,7 +359,7 @@ def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
             with_number = [source for source in sources if source.quantity == quantity and number in source.draws]
             if not with_number:
                 continue
-            outcomes = [_outcome(source, effects_of(quantity), number) for source in with_number]
+            outcomes = [_outcome(source, learning.effects_of(quantity), number) for source in with_number]
             columns = list(zip(*(outcome.errors for outcome in outcomes), strict=True))
             medians = tuple(_middle(column) for column in columns)
             alike = tuple(
@@ -394,7 +367,7 @@ def accuracies(sources: Sequence[Source]) -> list[Accuracy]:
                 for column in columns[:2]
             )
             pairs = tuple(float(np.median(np.concatenate(column))) for column in columns)
-            inside = float(np.mean([outcome.inside(effects_of(quantity).width) for outcome in outcomes]))
+            inside = float(np.mean([outcome.inside(learning.effects_of(quantity).width) for outcome in outcomes]))
             result.append(Accuracy(quantity, number, len(with_number), medians, inside, alike, pairs))
     return result
 
@@ -411,7 +384,7 @@ def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tu
               "same model, machine, software", "with them",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip
     return header, [
-        (NAMES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}", *map(percent, accuracy.medians),
+        (learning.QUANTITIES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}", *map(percent, accuracy.medians),
          percent(accuracy.inside, 0), *map(percent, accuracy.alike), *map(percent, accuracy.rows))
         for accuracy in result
     ]  # fmt: skip

@@ -1,13 +1,8 @@
-"""Constants of kernels pooled over machines: shared by all accelerators, and by line of those with few measurements.
+"""Constants of kernels pooled over machines: shared by all accelerators, and by line where they have few measurements.
 
-The shared GEMM and attention constants are the fallback of unmeasured machines: one fit over the measured kernels of
-all generations. Machines differ only in their rates, capacities, node and power limit; GEMM precisions differ in the
-energy of an operation and the cost of conversion, attention libraries in their rate, tile start-up and launch time.
-
-NVIDIA machines have sweeps of shapes and separate groups (:mod:`xlperf.calibrate.fit_kernels`). Other machines may have
-a handful of rows. They are fitted by line of generations (cdna of cdna3 and cdna4): a generation is pooled towards its
-line, a line towards the constants for any machine. ``machine_kernels.csv`` lists the fitted constants and the strength
-of the pooling.
+The shared GEMM and attention constants, one fit over all generations, are the fallback of unmeasured machines. Machines
+with a handful of rows are fitted by line (cdna of cdna3 and cdna4), a generation pooled towards its line and a line
+towards any machine, as ``machine_kernels.csv`` lists.
 """
 
 from __future__ import annotations
@@ -34,19 +29,7 @@ from xlperf.calibrate.fitter import (
 from xlperf.catalog.calibration import ANY, Calibration, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
-from xlperf.measurements.kernels import (
-    DEEPGEMM,
-    FLASH_2,
-    FP8_BLOCK,
-    TENSORRT,
-    Constants,
-    KernelRows,
-    Row,
-    machine_lines,
-    measurements,
-    predicted_time,
-    take_rows,
-)
+from xlperf.measurements import kernels
 
 Key = tuple[str, str]  # precision and software [-]
 Values = Mapping[Key, dict[str, Array]]
@@ -55,8 +38,7 @@ _COMMON = (
     "compute_efficiency wave_time cache_share energy_per_flop boost_time memory_efficiency serial_share launch_time"
 ).split()
 _NARROW = ("energy_per_flop", "launch_time", "input_traffic")
-_USUAL_ENERGY = 2.4 * REFERENCE_ENERGY
-"""Start value of the fit: energy of a GEMM operation at 5 nm with random operands. [J/FLOP]"""
+_USUAL_ENERGY = 2.4 * REFERENCE_ENERGY  # start value: a GEMM operation at 5 nm with random operands [J/FLOP]
 _PER_HALVING = 0.6  # start value of the fit: energy ratio of an operation at half the bits [-]
 _PULL = 0.3
 _EVERY = 3
@@ -65,38 +47,29 @@ _STEP = 1e-6
 _TILES = "calibrate/library_tiles.csv"  # tile sets of libraries that differ from the default, and the source
 _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
 """Generations with sweeps of shapes in libraries that their vendor tuned. [-]"""
-_ODD = {("ada", FP8_BLOCK)}  # generations and precisions whose library reaches less than half of the usual rate [-]
+_ODD = {("ada", kernels.FP8_BLOCK)}  # generation and precision whose library reaches under half of the usual rate
 
 
 def tiles_of(generation: str, precision: str, software: str) -> dict[str, float]:
     """Constants of ``library_tiles.csv`` for kernels of a generation, precision and software."""
     key = {"generation": generation, "precision": precision, "software": software}
-    return {
-        row["constant"]: float(row["value"])
-        for row in resources.rows(_TILES)
-        if all(row[name] in (ANY, word) for name, word in key.items())
-    }
+    rows = [row for row in resources.rows(_TILES) if all(row[name] in (ANY, word) for name, word in key.items())]
+    return {row["constant"]: float(row["value"]) for row in rows}
 
 
 _ATTENTION = {
-    "compute_efficiency": 0.6,
-    "energy_per_flop": 0.9 * PRODUCT_ENERGY,
-    "softmax_flop": 10.0,
-    "imbalance": 0.5,
-    "tile_time": 6e-6,
-    "memory_efficiency": 0.8,
-    "serial_share": 0.1,
-    "launch_time": 1.3e-5,
-}
+    "compute_efficiency": 0.6, "energy_per_flop": 0.9 * PRODUCT_ENERGY, "softmax_flop": 10.0, "imbalance": 0.5,
+    "tile_time": 6e-6, "memory_efficiency": 0.8, "serial_share": 0.1, "launch_time": 1.3e-5,
+}  # fmt: skip
 """Start values and pooling targets of the attention fit: kernels of the engine with the most rows."""
 _OF_LIBRARIES = {
     ANY: {"compute_efficiency": 0.7, "tile_time": 3e-6, "launch_time": 8e-6},
-    FLASH_2: {"compute_efficiency": 0.5},
+    kernels.FLASH_2: {"compute_efficiency": 0.5},
 }
 """Start values and pooling targets of the constants specific to other libraries."""
 
 
-def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
+def shared_products(rows: kernels.KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """GEMM constants for any generation, by precision, fitted on the rows of all generations. Formats without
     measurements repeat the step from 16 bits to FP8.
     """
@@ -104,17 +77,15 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
     usual = _usual(rows) & np.array([word == ANY for word in rows.software]) & ~np.array(odd)
     fit = _Fit(rows, usual, weights, catalog, [(precision, ANY) for precision in rows.precision])
     values = fit.solved(_product_parameters({precision for precision, _ in fit.keys}), _with_formats)
-    if (FP8_BLOCK, ANY) in values:  # takes inputs that are quantised already
+    if (kernels.FP8_BLOCK, ANY) in values:  # takes inputs that are quantised already
         common = values[ANY, ANY]
         plain = {name: common[name] for name in ("compute_efficiency", "launch_time")}
-        values[FP8_BLOCK, DEEPGEMM] = {**plain, "input_traffic": np.zeros(1)}
+        values[kernels.FP8_BLOCK, kernels.DEEPGEMM] = {**plain, "input_traffic": np.zeros(1)}
     return fit.sheet_rows(values, date)
 
 
-def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Flash-attention constants for any generation and precision, by library, fitted on all forward rows. The engine's
-    constants apply to all libraries if the rows contain no other.
-    """
+def shared_attention(rows: kernels.KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
+    """Flash-attention constants for any generation and precision, by library; the engine's for all if it is alone."""
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
     return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)
 
@@ -134,13 +105,13 @@ class _Fit:
     """Measured kernels of one family, the mask of fitted rows, and the precision and software of each."""
 
     def __init__(
-        self, rows: KernelRows, usual: np.ndarray, weights: Array, catalog: Catalog, keys: Sequence[Key]
+        self, rows: kernels.KernelRows, usual: np.ndarray, weights: Array, catalog: Catalog, keys: Sequence[Key]
     ) -> None:
         self.rows, self.usual, self._all = rows, usual, keys
         weights = np.where(usual, weights, 0.0)
         self.index = np.flatnonzero(weights > 0.0)[::_EVERY]
         self.weights = weights[self.index]
-        self.fitted = take_rows(rows, self.index.tolist(), catalog)
+        self.fitted = kernels.take_rows(rows, self.index.tolist(), catalog)
         self.keys = [keys[row] for row in self.index.tolist()]
         self.median = math.nan
 
@@ -149,16 +120,16 @@ class _Fit:
     ) -> dict[Key, dict[str, Array]]:
         """Fitted constants by precision and software, including constants that ``completed`` derives."""
 
-        def constants(trials: Array, keys: Sequence[Key]) -> Constants:
+        def constants(trials: Array, keys: Sequence[Key]) -> kernels.Constants:
             return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys)
 
         def residuals(trials: Array) -> Array:
-            time = predicted_time(self.fitted, constants(trials.T[:, None, :], self.keys))
+            time = kernels.predicted_time(self.fitted, constants(trials.T[:, None, :], self.keys))
             return np.asarray(np.log(time / self.fitted.time[:, None]).T)
 
         result = solve(Problem(residuals, self.weights, step=_STEP), parameters)
         values = result.values[:, None, None]
-        time = predicted_time(self.rows, constants(values, self._all))[:, 0]
+        time = kernels.predicted_time(self.rows, constants(values, self._all))[:, 0]
         held = self.usual & self.rows.held_back
         self.median = float(np.median(np.abs(time / self.rows.time - 1.0)[held])) if held.any() else math.nan
         return dict(completed(_by_key(parameters, values)))
@@ -166,8 +137,8 @@ class _Fit:
     def sheet_rows(self, values: Values, date: str) -> list[FittedConstant]:
         """Rows of the calibration sheet, of generation any."""
         machines = len(set(self.rows.accelerator))
-        kernels = {"gemm": "products"}.get(self.rows.family, "kernels of attention")
-        fitted = f"{len(self.index)} of {len(self.rows)} {kernels} of {machines} accelerators"
+        kind = {"gemm": "products"}.get(self.rows.family, "kernels of attention")
+        fitted = f"{len(self.index)} of {len(self.rows)} {kind} of {machines} accelerators"
         notes = "shared by all generations, for those without measurements; error: median of rows held back"
         about = (fitted, len(self.index), rounded(self.median), date, SOURCE)
         row = FittedConstant(self.rows.family, ANY, ANY, ANY, "", 0.0, *about, notes=notes)
@@ -178,7 +149,7 @@ class _Fit:
         ]
 
 
-def _usual(rows: KernelRows) -> np.ndarray:
+def _usual(rows: kernels.KernelRows) -> np.ndarray:
     return np.array([generation in _GENERATIONS for generation in rows.generation])
 
 
@@ -193,13 +164,13 @@ def _product_parameters(known: set[str]) -> list[Parameter]:
     centre = declared_values("gemm") | {"energy_per_flop": _USUAL_ENERGY} | _FIXED
     results = [_parameter("gemm", name, centre[name]) for name in _COMMON]
     narrow = {"energy_per_flop": _PER_HALVING * _USUAL_ENERGY, "launch_time": 1e-5, "input_traffic": 10.0}
-    for precision in ("fp8", FP8_BLOCK, "fp4"):
+    for precision in ("fp8", kernels.FP8_BLOCK, "fp4"):
         if precision in known:
-            names = _NARROW[1:] if precision == FP8_BLOCK and "fp8" in known else _NARROW
+            names = _NARROW[1:] if precision == kernels.FP8_BLOCK and "fp8" in known else _NARROW
             centres = narrow | {"energy_per_flop": _PER_HALVING ** (2 if precision == "fp4" else 1) * _USUAL_ENERGY}
             results += [_parameter("gemm", name, centres[name], precision) for name in names]
-    if FP8_BLOCK in known:
-        results.append(_parameter("gemm", "compute_efficiency", 0.8, FP8_BLOCK))
+    if kernels.FP8_BLOCK in known:
+        results.append(_parameter("gemm", "compute_efficiency", 0.8, kernels.FP8_BLOCK))
     return results
 
 
@@ -207,9 +178,9 @@ def _attention_parameters(known: set[str]) -> list[Parameter]:
     others = {library: starts for library, starts in _OF_LIBRARIES.items() if library in known}
     alone = ANY not in others
     common = _ATTENTION | others.pop(ANY, {})
-    engine = {} if alone or TENSORRT not in known else {name: _ATTENTION[name] for name in _OF_LIBRARIES[ANY]}
+    engine = {} if alone or kernels.TENSORRT not in known else {name: _ATTENTION[name] for name in _OF_LIBRARIES[ANY]}
     results = [_parameter("attention", name, centre) for name, centre in common.items()]
-    for library, starts in {**others, TENSORRT: engine}.items():
+    for library, starts in {**others, kernels.TENSORRT: engine}.items():
         results += [_parameter("attention", name, centre, ANY, library) for name, centre in starts.items()]
     return results
 
@@ -227,14 +198,13 @@ def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Ar
     narrow = result.get(("fp8", ANY))
     if narrow is not None:
         energy = narrow["energy_per_flop"]
-        result.setdefault(
-            ("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / result[ANY, ANY]["energy_per_flop"]}
-        )
-        result.get((FP8_BLOCK, ANY), {}).setdefault("energy_per_flop", energy)
+        common = result[ANY, ANY]["energy_per_flop"]
+        result.setdefault(("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / common})
+        result.get((kernels.FP8_BLOCK, ANY), {}).setdefault("energy_per_flop", energy)
     return result
 
 
-def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
+def _by_row(family: str, values: Values, keys: Sequence[Key]) -> kernels.Constants:
     """Constants of each row, (rows, 1) or (rows, trials); its precision and software override the general ones."""
     by_name = {name: np.array([[value]]) for name, value in declared_values(family).items()}
     for key, constants in values.items():
@@ -244,18 +214,11 @@ def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
 
 
 SOURCE = "rows of the sheet kernels in validation.xlsx"
+LONG, _SHORT_WEIGHT = 50.0, 0.5  # time of a long kernel [us], and the weight of a shorter one [-]
 
 
-LONG = 50.0
-
-
-_SHORT_WEIGHT = 0.5
-
-
-def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
-    """Row weights: lower for short kernels and for sources with many rows; 0 for held-out rows, if there are at least
-    ``fewest`` rows.
-    """
+def fitted_weights(rows: kernels.KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
+    """Row weights: lower for short kernels and sources with many rows; 0 if held out of ``fewest`` rows or more."""
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
     share = np.array([(count[source] / most) ** -crowding for source in rows.source_id])
@@ -263,7 +226,7 @@ def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) ->
     return np.where(rows.held_back & (len(rows) > fewest), 0.0, weights)
 
 
-def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
+def best_products(rows: Iterable[kernels.Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
     """GEMM efficiency from the best published rate, for generations without a sweep of shapes."""
     accelerators = catalog.tables["accelerators"]
     names = [str(name).casefold() for name in accelerators.text("accelerator")]
@@ -324,7 +287,7 @@ class _Group:
     family: str
     precision: str
     line: str
-    rows: KernelRows
+    rows: kernels.KernelRows
 
     @property
     def generations(self) -> list[str]:
@@ -336,25 +299,22 @@ class _Group:
         return np.array([parameter.generation in (self.line, kind) for kind in self.rows.generation])
 
 
-def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
+def fit_machine_kernels(rows: Sequence[kernels.Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit kernels and collectives of machines by line and generation, pooled towards the constants of ``catalog``."""
     results: list[FittedConstant] = []
     for group in _groups(rows, catalog):
         parameters, base = _line_parameters(group, catalog.calibration)
         solution = solve(_problem(group, parameters, base), parameters, _starts(parameters))
         results += _sheet_rows(group, parameters, solution, date)
-    lines = set(machine_lines(catalog).values()) if results else set()
+    lines = set(kernels.machine_lines(catalog).values()) if results else set()
     limited = [row["lines"].split() for row in resources.rows(_TABLE) if row["constant"] == _POWER]
     words = "power limits are estimates: in the rate, which was measured under them"
     results += _unlimited("gemm", lines - {line for some in limited for line in some}, words, date)
     measured = {constant.generation for constant in results if constant.family == "attention"}
     words = "power limits are estimates: no clock is derived from them"
     results += _unlimited("attention", lines - measured, words, date)
-    swept = {
-        (constant.precision, constant.generation)
-        for constant in results
-        if (constant.family, constant.constant) == _RATE
-    }
+    rates = [row for row in results if (row.family, row.constant) == _RATE]
+    swept = {(row.precision, row.generation) for row in rates}
     return results + products_of_others(rows, catalog, swept, date)
 
 
@@ -367,21 +327,21 @@ def _starts(parameters: Sequence[Parameter]) -> list[Array]:
     return [np.where(varied, first * share, first) for share in shares]
 
 
-def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
-    lines = machine_lines(catalog)
+def _groups(rows: Sequence[kernels.Row], catalog: Catalog) -> list[_Group]:
+    lines = kernels.machine_lines(catalog)
     fitted = {(row["family"], row["precision"]) for row in resources.rows(_TABLE)}
     members: dict[tuple[str, str, str], list[int]] = {}
-    families = measurements(rows, catalog).families
+    families = kernels.measurements(rows, catalog).families
     for family, of_family in families.items():
         starts = _starts_across_nodes(of_family)
         for at, (generation, precision) in enumerate(zip(of_family.generation, of_family.precision, strict=True)):
             key = precision if (family, precision) in fitted else ANY
             if generation in lines and (family, key) in fitted and not starts[at]:
                 members.setdefault((family, key, lines[generation]), []).append(at)
-    return [_Group(*key, take_rows(families[key[0]], index, catalog)) for key, index in sorted(members.items())]
+    return [_Group(*key, kernels.take_rows(families[key[0]], index, catalog)) for key, index in sorted(members.items())]
 
 
-def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
+def _starts_across_nodes(rows: kernels.KernelRows) -> np.ndarray:
     """Collectives between nodes with messages so small that the network latency dominates."""
     if "message_size" not in rows.arguments:
         return np.full(len(rows), False)
@@ -408,16 +368,12 @@ def _line_parameters(group: _Group, calibration: Calibration) -> tuple[list[Para
         declared, pull = declared_constants()[group.family][name], float(row["pull"])
         high = float(row["high"] or declared.high)
         general = Parameter(
-            group.family,
-            name,
-            group.line,
-            group.precision,
+            group.family, name, group.line, group.precision,
             start=min(max(base[name] or 0.1 * (declared.default or declared.high), declared.low), high),
             centre=min(max(base[name], declared.low), high),
             low=_LAUNCH_SHARE * base[name] if name == "launch_time" else math.nan,
-            high=float(row["high"] or (1.0 if name in _SHARES else math.nan)),
-            pull=pull,
-        )
+            high=float(row["high"] or (1.0 if name in _SHARES else math.nan)), pull=pull,
+        )  # fmt: skip
         parent = len(results)
         results.append(replace(general, pull=_OF_LINES * pull))
         kinds = group.generations if row["level"] != "line" else []
@@ -425,11 +381,11 @@ def _line_parameters(group: _Group, calibration: Calibration) -> tuple[list[Para
     return results, base
 
 
-def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catalog) -> Mapping[str, Array]:
+def as_measured(rows: kernels.KernelRows, constants: Mapping[str, Array], catalog: Catalog) -> Mapping[str, Array]:
     """Constants of measured kernels, adjusted to the benchmark settings in ``machine_kernels.csv``: benchmarks of
     machines by line quantised their inputs before the timed section, which no stack can.
     """
-    lines, result = machine_lines(catalog), dict(constants)
+    lines, result = kernels.machine_lines(catalog), dict(constants)
     stated = [row for row in resources.rows(_TABLE) if row["family"] == rows.family and row["base"]]
     by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
     for row in stated:
@@ -455,16 +411,15 @@ def _times(
     # The general ones come first.
     for parameter, mask, value in zip(parameters, users, values.tolist(), strict=True):
         constants[parameter.constant] = np.where(mask[:, None], value, constants[parameter.constant])
-    return np.asarray(predicted_time(group.rows, constants))[:, 0]
+    return np.asarray(kernels.predicted_time(group.rows, constants))[:, 0]
 
 
 def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Solution, date: str) -> list[FittedConstant]:
     """Calibration rows of lines, and of generations that differ from their line."""
     rows, result = group.rows, []
     held = rows.held_back & (len(rows) > _FEW)
-    for parameter, value, identified in zip(
-        parameters, solution.values.tolist(), solution.identified.tolist(), strict=True
-    ):
+    solved = zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True)
+    for parameter, value, identified in solved:
         if not identified:
             continue
         users = group.own(parameter)
@@ -473,9 +428,8 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
         number, inside = int((users & ~held).sum()), rounded(value / factor(parameter.declared.unit))
         about = (f"{sources}: {number} of {int(users.sum())} rows", number, rounded(float(np.median(errors))), date)
         reached = _AT_MOST.get(parameter.constant, "") if value >= 0.999 * parameter.bounds[1] else ""
-        result.append(
-            FittedConstant(*parameter.key, inside, *about, POOLED_SOURCE, notes=pooling_words(parameter, reached))
-        )
+        notes = pooling_words(parameter, reached)
+        result.append(FittedConstant(*parameter.key, inside, *about, POOLED_SOURCE, notes=notes))
     return result
 
 
@@ -492,12 +446,10 @@ def _unlimited(family: str, lines: Collection[str], words: str, date: str) -> li
 
 
 def products_of_others(
-    rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
+    rows: Sequence[kernels.Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
-    """GEMM efficiency of machines without a sweep of shapes: the geometric mean of the best published rate, if there is
-    one, and the long-GEMM efficiency of measured machines.
-    """
-    lines, shares = machine_lines(catalog), _reached(rows, catalog)
+    """GEMM efficiency of machines without a sweep: mean of their best published rate and of measured machines."""
+    lines, shares = kernels.machine_lines(catalog), _reached(rows, catalog)
     usual = {
         precision: math.exp(float(np.mean(np.log([share for (_, of), share in shares.items() if of == precision]))))
         for precision in {of for _, of in shares}
@@ -517,9 +469,9 @@ def products_of_others(
     return [*best, *(replace(mean, generation=line) for line in sorted(others))]
 
 
-def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], float]:
+def _reached(rows: Sequence[kernels.Row], catalog: Catalog) -> dict[tuple[str, str], float]:
     """Median share of the peak that long GEMMs reach, by generation (NVIDIA) or line (other vendors) and precision."""
-    lines, products = machine_lines(catalog), measurements(rows, catalog).families.get("gemm")
+    lines, products = kernels.machine_lines(catalog), kernels.measurements(rows, catalog).families.get("gemm")
     if products is None:
         return {}
     given, device = products.arguments, products.machine.device

@@ -41,8 +41,7 @@ UNSEEN = "unseen-"
 """Prefix of groups of rows read after the model was made: predicted once before any change, and excluded from fits,
 bands, rules, choices and the table of measured configurations.
 """
-OTHER_MACHINES = "other-"
-"""Prefix of groups of rows on machines beyond NVIDIA, which are fitted by vendor line (``fit_machines``)."""
+OTHER_MACHINES = "other-"  # prefix of groups on machines beyond NVIDIA, fitted by vendor line (``fit_machines``)
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
 NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
@@ -51,8 +50,7 @@ set of constants for all accelerators, and constants of software must not absorb
 """
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5  # weight of a time to first token relative to a time per token [-]
-RESULTS = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
-"""Result of a quantity."""
+RESULTS = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}  # by quantity
 
 
 @dataclass(frozen=True)
@@ -166,13 +164,9 @@ def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     attention = plans.catalog.tables["models"].text("attention_type")[models]
     sources = NEVER_FITTED_SOURCES if entries.kind == "inference" else ()
-    return np.array(
-        [
-            source[plans.index[plan]] not in sources and attention[plan] not in NEVER_FITTED_ATTENTION
-            for plan in entries.plan.tolist()
-        ],
-        dtype=bool,
-    )
+    of_source = np.array([name not in sources for name in source], dtype=bool)[plans.index]
+    of_attention = ~np.isin(attention.astype(str), NEVER_FITTED_ATTENTION)
+    return np.asarray((of_source & of_attention)[entries.plan])
 
 
 def log_errors(
@@ -199,29 +193,22 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     accelerators = catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
     generation = np.array([str(kind).casefold() for kind in catalog.tables["accelerators"].text("generation")])
     models = [str(name).casefold() for name in plans.plans.text("model")]
-    shapes, model_rows = (
-        model_traits(catalog)[0],
-        catalog.rows("models", plans.plans.text("model"), plans.plans, "model"),
-    )
+    shapes = model_traits(catalog)[0]
+    model_rows = catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
     stacks = software_words(plans.plans)
     fitted = np.array([errors[key] for key in keys])
     return Errors(
-        kind=plans.published.kind,
-        row_ids=np.array([name for name, _ in keys], dtype=object),
-        group=np.array([text["group"][at] for at in row.tolist()], dtype=object),
-        quantity=quantity,
+        kind=plans.published.kind, row_ids=np.array([name for name, _ in keys], dtype=object),
+        group=np.array([text["group"][at] for at in row.tolist()], dtype=object), quantity=quantity,
         software=np.array([stacks.words[code].casefold() for code in stacks.codes[plan].tolist()], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
-        model=np.array([layer_size(shapes[row]) for row in model_rows.tolist()], dtype=object)[plan],
-        plan=plan,
-        fitted=fitted,
-        by_models=fitted,
-        low=_end_of_band(results, "low", quantity, plan),
+        model=np.array([layer_size(shapes[row]) for row in model_rows.tolist()], dtype=object)[plan], plan=plan,
+        fitted=fitted, by_models=fitted, low=_end_of_band(results, "low", quantity, plan),
         high=_end_of_band(results, "high", quantity, plan),
-    )
+    )  # fmt: skip
 
 
 def vendor_lines(errors: Errors, catalog: Catalog) -> np.ndarray:
@@ -267,9 +254,8 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     keys = zip(*(table.text(name, ANY) for name in names), strict=True)
     row_of = {tuple(str(part).casefold() for part in key): row for row, key in enumerate(keys)}
     precision = [str(name) for name in plans.plans.filled("precision")]
-    of_entry = list(
-        zip(entries.generation.tolist(), [precision[at] for at in entries.plan], entries.software.tolist(), strict=True)
-    )
+    precisions = [precision[at] for at in entries.plan]
+    of_entry = list(zip(entries.generation.tolist(), precisions, entries.software.tolist(), strict=True))
     values = np.zeros((len(parameters), len(entries)), dtype=bool)
     rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
     for at, parameter in enumerate(parameters):
@@ -362,21 +348,14 @@ def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[P
     used, place = np.unique(chosen_entries.plan, return_inverse=True)
     rows, row_of = np.unique(plans.index[used], return_inverse=True)
     chosen_plans = PublishedPlans(
-        plans.published.take(rows),
-        plans.plans.take(used),
-        row_of,
-        np.full(len(used), -1, dtype=np.int64),
-        plans.reasons[rows],
-        plans.notes[rows],
-        plans.catalog,
-    )
+        plans.published.take(rows), plans.plans.take(used), row_of, np.full(len(used), -1, dtype=np.int64),
+        plans.reasons[rows], plans.notes[rows], plans.catalog,
+    )  # fmt: skip
     return chosen_plans, replace(chosen_entries, plan=place)
 
 
 def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
-    """Colours of parameters for finite differences: one per constant and precision, since a row depends on one of
-    them.
-    """
+    """Colours of parameters for finite differences: one per constant and precision, of which a row uses one."""
     kinds = [(parameter.family, parameter.constant, parameter.precision) for parameter in parameters]
     order = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
     return np.array([order[kind] for kind in kinds], dtype=np.int64)
@@ -404,9 +383,7 @@ class Measured:
         return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
-        """Measurements with an accelerator, a generation, a software with its variants and servers, or a source (or the
-        beginning of its name) left out. Raises InputError for an unknown name.
-        """
+        """Measurements without an accelerator, a generation, a software and its variants, or a source."""
         sheets, wanted = (self.training, self.inference), name.casefold()
         gone, used = accelerators_of(name, catalog), [software_of(rows, catalog) for rows in sheets]
         table = catalog.tables["accelerators"]
@@ -462,9 +439,7 @@ def belongs_to(software: str, name: str) -> bool:
 
 
 def read_measured(path: str | Path | None = None) -> Measured:
-    """Measurements of a workbook, default the shipped ``validation.xlsx``, without unseen rows. Raises InputError for a
-    missing sheet.
-    """
+    """Measurements of a workbook, default ``validation.xlsx``, without unseen rows; InputError for a missing sheet."""
     source = Path(path) if path is not None else workbook("validation.xlsx")
     by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
     missing = [kind for kind in KINDS if kind not in by_name]

@@ -1,37 +1,22 @@
-r"""Readings: published runs of sources that no fit has read, each predicted once before anything was changed.
+r"""Readings: published runs of sources that no fit has read, as first predicted before anything was changed.
 
-The sheet ``first_predictions`` of ``validation.xlsx`` has a line per row and metric, written once, with the commit that
-predicted it. The first predictions are an unbiased test of what a new user sees; today's predictions of the same rows
-are biased if a later change responded to them.
-
-The 80 % bands are fitted on the first predictions by one rule. The half-width of a band, in the logarithm of the
-prediction, is
+Bands are fitted on the first predictions. Their half-width, in the logarithm of the prediction, is
 
 .. math:: h = m\,\sqrt{b^2 + u\,s^2 + (d f)^2}
 
-with four constants a quantity (step time, time per token, time to first token, memory of training): b where the
-software has published runs of the model on the accelerator, s added where it has none (u = 1), f for each unit of
-distance d, and the factor m of models with experts (:func:`xlperf.equations.plan.records.half_width`). They minimise
-the pinball loss of the size of the errors at 80 %; a publisher of n values weighs as much as the root of n. The rule is
-judged on publishers left out: the constants are fitted without a tenth of them at a time.
+with b for published runs of the software, model and accelerator, s added without one (u = 1), f for each unit of
+distance d, and m for models with experts: least pinball loss at 80 %, judged on publishers left out.
 
-A baseline predicts every run by one efficiency per quantity and generation of machines: its ideal time (or size) is its
-work at the peak of the machine. Steps: FLOP of the model over the peak rate. Tokens: weights and cache that a decode
-step reads over the memory bandwidth, and its FLOP over the peak rate in 16 bits. First tokens: FLOP of half of the
-prompts in flight over that rate. Memory of training: weights, gradients and optimizer states. A constant is the median
-of ideal over measured values over the rows of the fit, a source of n rows with the weight of the root of n, for each
-generation, and for dense models and models with experts.
-
-Published deployments are compared with the fleet that the form Serve recommends for the same load: a row of
-``published_deployments.csv`` states input and output tokens per second, the mean context of a request during decoding,
-and requests in flight. Prompt and output lengths follow from them.
+A baseline predicts every run by one efficiency per quantity and generation over an ideal value: FLOP or bytes at the
+peak of the machine. Deployments of ``published_deployments.csv`` are compared with the fleet that the form Serve
+recommends for their load.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -39,22 +24,14 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
+from xlperf.calibrate import published_errors
 from xlperf.calibrate.fitter import FittedConstant, and_constants, rounded
-from xlperf.calibrate.published_errors import (
-    QUANTITIES,
-    UNSEEN,
-    Errors,
-    errors_of,
-    plans_of,
-    rows_to_fit,
-    vendor_lines,
-    weighted_quantile,
-)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
+from xlperf.engine.tables import Progress
 from xlperf.engine.trust import model_traits
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
@@ -105,9 +82,8 @@ def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
     sheet = sheet_rows(resources.workbook("validation.xlsx"), SHEET, "row_id")
     header, lines, _ = sheet if sheet is not None else ([], [], None)
     rows = [dict(zip(header, line, strict=True)) for line in lines]
-    return {
-        (row["kind"], row["row_id"], row["metric"]): (float(row["predicted"] or "nan"), row["group"]) for row in rows
-    }
+    values = {(row["kind"], row["row_id"], row["metric"]): row for row in rows}
+    return {key: (float(row["predicted"] or "nan"), row["group"]) for key, row in values.items()}
 
 
 def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
@@ -122,16 +98,12 @@ def _readings(
 ) -> Readings:
     kind, names = published.kind, {row for kind, row, _ in known if kind == published.kind}
     rows = published.take([row for row, name in enumerate(published.text["row_id"]) if name in names])
-    plans = plans_of(rows, catalog)
-    errors = errors_of(plans, tuple(NAMES))
+    plans = published_errors.plans_of(rows, catalog)
+    errors = published_errors.errors_of(plans, tuple(NAMES))
     row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
     firsts, kept = [], []
     for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
-        metric = next(
-            name_of_metric
-            for name_of_metric, of, primary in metrics_of(rows, row_of[name])
-            if primary and of == quantity
-        )
+        metric = next(word for word, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
         first, group = known.get((kind, name, metric), (math.nan, ""))
         if not math.isnan(first):
             ratio = math.log(first / rows.number[metric][row_of[name]])
@@ -142,38 +114,29 @@ def _readings(
         few = errors.fitted + baselines.changes(plans, predicted(plans), errors)
     unread, distance = distances(plans) if kept else (np.zeros(0), np.zeros(0))
     return Readings(
-        row_ids=errors.row_ids,
-        quantity=errors.quantity,
+        row_ids=errors.row_ids, quantity=errors.quantity,
         source=np.array([rows.text["source_id"][row_of[name]] for name in errors.row_ids.tolist()], dtype=object),
         reading=np.array([_reading(group) for _, group in firsts], dtype=object),
-        line=vendor_lines(errors, catalog),
-        software=errors.software,
-        first=np.array([log for log, _ in firsts], dtype=np.float64),
-        today=errors.fitted,
-        few=few,
-        experts=errors.experts,
-        unread=unread[errors.plan],
-        distance=distance[errors.plan],
-    )
+        line=published_errors.vendor_lines(errors, catalog), software=errors.software,
+        first=np.array([log for log, _ in firsts], dtype=np.float64), today=errors.fitted, few=few,
+        experts=errors.experts, unread=unread[errors.plan], distance=distance[errors.plan],
+    )  # fmt: skip
 
 
 def _reading(group: str) -> str:
-    word = group.casefold().removeprefix(UNSEEN).split("-")[0]
+    word = group.casefold().removeprefix(published_errors.UNSEEN).split("-")[0]
     return word if word in _ORDER else _ORDER[0]
 
 
 def distances(plans: PublishedPlans) -> tuple[Array, Array]:
-    """Whether the software of each plan has no published run of its model on its accelerator, and its distance, read
-    off bands with one constant of 1 and all others 0.
-    """
+    """Whether a plan's software has no run of its model on its accelerator, and its distance, read off probed bands."""
     return _probed(plans, "source"), _probed(plans, "far")
 
 
 def _probed(plans: PublishedPlans, part: str) -> Array:
     ends = [f"{name}_{part}" for name in NAMES.values()]
-    probe = with_bands(
-        plans.catalog, {name: float(name in ends or name.endswith("_mixture")) for name in declared_constants()["band"]}
-    )
+    parts = {name: float(name in ends or name.endswith("_mixture")) for name in declared_constants()["band"]}
+    probe = with_bands(plans.catalog, parts)
     results = predicted(replace(plans, catalog=probe))
     names = [name for name in ("step_time", "tpot", "ttft") if name in results]
     widths = [np.log(results.number(f"{name}_high") / results.number(name)) for name in names]
@@ -202,10 +165,8 @@ def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:
             continue
         inside = np.abs(of_quantity.first) <= widths_left_out(of_quantity, name)
         words = f"{100.0 * inside.mean():.0f} % of the values of publishers left out lie in the band"
-        rows, error = (
-            len(set(of_quantity.row_ids.tolist())),
-            rounded(float(np.median(np.abs(np.expm1(of_quantity.first))))),
-        )
+        rows = len(set(of_quantity.row_ids.tolist()))
+        error = rounded(float(np.median(np.abs(np.expm1(of_quantity.first)))))
         about = (f"{len(set(of_quantity.source.tolist()))} publishers", rows, error, date, BAND_SOURCE)
         results += [
             FittedConstant("band", ANY, ANY, ANY, f"{name}{part}", value, *about, notes=words)
@@ -239,10 +200,8 @@ def _fitted_band(readings: Readings, name: str) -> Array:
 
     declared = [declared_constants()["band"][f"{name}{part}"] for part in PARTS]
     start = np.log([constant.default for constant in declared])
-    low, high = (
-        np.log([max(constant.low, 0.005) for constant in declared]),
-        np.log([constant.high for constant in declared]),
-    )
+    low = np.log([max(constant.low, 0.005) for constant in declared])
+    high = np.log([constant.high for constant in declared])
     size, weights = np.abs(readings.first), readings.weights()
     weights = weights / weights.sum()
 
@@ -256,8 +215,7 @@ def _fitted_band(readings: Readings, name: str) -> Array:
     return np.array([rounded(value) for value in np.exp(np.clip(logs, low, high)).tolist()])
 
 
-_FEWEST_SOURCES = 2
-"""Least number of sources that set a constant of a generation; one with fewer takes that of all machines. [-]"""
+_FEWEST_SOURCES = 2  # least number of sources that set a constant of a generation; others take that of all machines [-]
 Key = tuple[str, str, bool]  # quantity, generation of machines ("" for all) and whether the model has experts
 
 
@@ -291,16 +249,14 @@ class Baselines:
         logs: dict[Key, list[tuple[float, str]]] = {}
         for rows in published:
             if rows.kind != POWER:
-                for key, log, source in _logs(plans_of(rows_to_fit(rows), catalog)):
+                for key, log, source in _logs(published_errors.plans_of(published_errors.rows_to_fit(rows), catalog)):
                     for each in (key, (key[0], "", key[2])):
                         logs.setdefault(each, []).append((log, source))
-        self.constants = {
-            key: _baseline(values)
-            for key, values in logs.items()
-            if not key[1] or len({source for _, source in values}) >= _FEWEST_SOURCES
-        }
+        sources = {key: {source for _, source in values} for key, values in logs.items()}
+        chosen = [key for key in logs if not key[1] or len(sources[key]) >= _FEWEST_SOURCES]
+        self.constants = {key: _baseline(logs[key]) for key in chosen}
 
-    def changes(self, plans: PublishedPlans, results: Table, errors: Errors) -> Array:
+    def changes(self, plans: PublishedPlans, results: Table, errors: published_errors.Errors) -> Array:
         """Logarithm of the baseline over the prediction of each entry; NaN without a constant."""
         shares = ideal_shares(plans, results)
         keys = zip(errors.quantity.tolist(), errors.generation.tolist(), errors.experts.tolist(), strict=True)
@@ -319,7 +275,8 @@ def _logs(plans: PublishedPlans) -> Iterator[tuple[Key, float, str]]:
     """Logarithms of ideal over measured values, with their keys and sources."""
     if not len(plans.plans):
         return
-    shares, errors = ideal_shares(plans, predicted(plans)), errors_of(plans, (*QUANTITIES, MEMORY))
+    shares = ideal_shares(plans, predicted(plans))
+    errors = published_errors.errors_of(plans, (*published_errors.QUANTITIES, MEMORY))
     source = plans.published.text["source_id"]
     for at, (quantity, plan) in enumerate(zip(errors.quantity.tolist(), errors.plan.tolist(), strict=True)):
         share = float(shares[quantity][plan]) if quantity in shares else math.nan
@@ -331,7 +288,7 @@ def _logs(plans: PublishedPlans) -> Iterator[tuple[Key, float, str]]:
 def _baseline(values: Sequence[tuple[float, str]]) -> float:
     count = Counter(source for _, source in values)
     weights = np.array([count[source] ** -0.5 for _, source in values])
-    return weighted_quantile(np.array([log for log, _ in values]), weights, 0.5)
+    return published_errors.weighted_quantile(np.array([log for log, _ in values]), weights, 0.5)
 
 
 _FILE = "calibrate/published_deployments.csv"
@@ -375,25 +332,16 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
     users, put_in, put_out = (float(row[name]) for name in ("users", "input_rate", "output_rate"))
     prompt, output = lengths(put_in, put_out, float(row["context"]))
     asked: dict[str, Any] = {
-        "model": row["model"],
-        "accelerator": row["accelerator"],
-        "users": users,
-        "prompt length": float(round(prompt)),
-        "output length": float(round(output)),
-        "speed per user": put_out / users,
-    }
+        "model": row["model"], "accelerator": row["accelerator"], "users": users, "prompt length": float(round(prompt)),
+        "output length": float(round(output)), "speed per user": put_out / users,
+    }  # fmt: skip
     texts = ("precision", "kv_precision")
     stated = {name: row[name] for name in _STATED if row[name]}
     return asked | {name.replace("_", " "): word if name in texts else float(word) for name, word in stated.items()}
 
 
-def deployments(
-    catalog: Catalog, progress: Callable[[int], None] | None = None, names: Sequence[str] = ()
-) -> list[Deployment]:
-    """Published deployments with the answer of the form Serve for each, or for the given ``names``.
-
-    ``progress`` receives 1 after each deployment.
-    """
+def deployments(catalog: Catalog, progress: Progress | None = None, names: Sequence[str] = ()) -> list[Deployment]:
+    """Published deployments, or only ``names``, with the answer of the form Serve for each."""
     result = []
     for row in resources.rows(_FILE):
         if names and row["name"] not in names:
@@ -407,11 +355,8 @@ def deployments(
             for fleet in serving_ways(form, catalog)
             if fleet.plan["mode"][0] == mode and row["software"] in ("", fleet.plan["software"][0])
         ]
-        result.append(
-            Deployment(
-                row["name"], row["source"], float(row["accelerators"]), asked, answer, min(same, default=float("nan"))
-            )
-        )
+        published, fewest = float(row["accelerators"]), min(same, default=math.nan)
+        result.append(Deployment(row["name"], row["source"], published, asked, answer, fewest))
         if progress is not None:
             progress(1)
     return result

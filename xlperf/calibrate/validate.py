@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor, percent
 from xlperf.calibrate.published_errors import RESULTS, plans_of
 from xlperf.catalog.cards import as_runs, beside
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.csv_files import STANDARD, harmless, read_csv
+from xlperf.catalog.csv_files import STANDARD, csv_text, harmless, read_csv
 from xlperf.catalog.read import read_plan_tables, read_plans
 from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.learning import OF_QUANTITY, without_own_runs
 from xlperf.engine.lessons import own_runs as runs_of
+from xlperf.engine.tables import Progress
 from xlperf.equations.model.operators import parameter_count
 from xlperf.explore.objectives import LARGER
 from xlperf.explore.search import evaluate_resolved
@@ -40,9 +39,7 @@ TOLERANCE = 0.01  # largest relative difference of a computed parameter count fr
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of a group of records as fractions, NaN if none is known; ``in_band`` is the share of measurements in the
-    80 % band.
-    """
+    """Errors of a group of records as fractions, NaN if none is known; ``in_band``: share in the 80 % band."""
 
     key: tuple[str, ...]
     count: int
@@ -56,9 +53,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The worst acceptable value of a statistic for a group; ``metric`` is a published column or a quantity of the
-    primary records, blank for all of them.
-    """
+    """The worst value of a statistic for a group; ``metric``: a column or a primary quantity, blank for all."""
 
     group: str
     metric: str
@@ -80,9 +75,7 @@ class ValidationReport:
     tolerances: tuple[Tolerance, ...]
 
     def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
-        """Errors grouped by attributes of the records, such as source_id and metric; ``primary`` counts a row once per
-        quantity.
-        """
+        """Errors grouped by attributes of the records; ``primary`` counts a row once per quantity."""
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
             if record.primary or not primary:
@@ -112,19 +105,13 @@ class ValidationReport:
 
     def csv_text(self) -> str:
         """A CSV line per row and metric; a row without prediction has a blank error and a reason."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
+        lines: list[Sequence[str]] = [CSV_COLUMNS]
         for record in self.records:
+            words = (record.row_id, record.source_id, record.group, record.accelerator, record.metric)
             numbers = (record.measured, record.predicted, record.relative_error)
-            writer.writerow(
-                [
-                    *map(harmless, (record.row_id, record.source_id, record.group, record.accelerator, record.metric)),
-                    *("" if math.isnan(value) else f"{value:.6g}" for value in numbers),
-                    harmless(record.reason),
-                ]
-            )
-        return stream.getvalue()
+            cells = ("" if math.isnan(value) else f"{value:.6g}" for value in numbers)
+            lines.append([*map(harmless, words), *cells, harmless(record.reason)])
+        return csv_text(lines)
 
     def refusals(self) -> list[tuple[str, str, int]]:
         """Reasons for missing predictions: (source, reason, rows), the most frequent first."""
@@ -178,22 +165,15 @@ def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
     chosen = list(records)
     errors = np.array([record.relative_error for record in chosen if record.covered])
     banded = [record for record in chosen if record.covered and not math.isnan(record.low + record.high)]
-    nothing = math.nan
-    return Summary(
-        key=tuple(key),
-        count=len(chosen),
-        coverage=len(errors) / len(chosen) if chosen else nothing,
-        mean=float(np.mean(errors)) if len(errors) else nothing,
-        median=float(np.median(errors)) if len(errors) else nothing,
-        p90=float(np.quantile(errors, 0.9)) if len(errors) else nothing,
-        max=float(np.max(errors)) if len(errors) else nothing,
-        in_band=sum(record.in_band for record in banded) / len(banded) if banded else nothing,
-    )
+    coverage = len(errors) / len(chosen) if chosen else math.nan
+    in_band = sum(record.in_band for record in banded) / len(banded) if banded else math.nan
+    sizes = [math.nan] * 4
+    if len(errors):
+        sizes = [float(np.mean(errors)), float(np.median(errors)), float(np.quantile(errors, 0.9)), float(max(errors))]
+    return Summary(tuple(key), len(chosen), coverage, *sizes, in_band)
 
 
-def records_of(
-    published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
-) -> list[Record]:
+def records_of(published: Sequence[Published], catalog: Catalog, progress: Progress | None = None) -> list[Record]:
     """Predict published rows; ``progress`` receives the number of rows of each finished block."""
     records = []
     for rows in published:
@@ -206,9 +186,7 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook; empty if there is none. Raises InputError for an unknown statistic or a bound
-    that is no number.
-    """
+    """Tolerances of a workbook, none without the sheet; InputError for a bad statistic or bound."""
     sheet = sheet_rows(path, "tolerances", "statistic")
     if sheet is None:
         return ()
@@ -231,17 +209,14 @@ def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
             faults.append(Fault(place(number, "bound"), f'bound must be a number, got "{row["bound"]}"'))
             continue
         tolerances.append(Tolerance(row["group"], row["metric"], row["statistic"], bound))
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return tuple(tolerances)
 
 
 def validate(
-    sources: Sequence[str | Path] | None,
-    catalog: Catalog,
-    leave_out: str | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> ValidationReport:
+    sources: Sequence[str | Path] | None, catalog: Catalog, leave_out: str | None = None,
+    progress: Progress | None = None,
+) -> ValidationReport:  # fmt: skip
     """Predict published rows, or plans with measured columns, and compare them with their measurements; default: the
     shipped ``validation.xlsx``. ``leave_out`` refits the calibration without measurements and predicts only their rows;
     otherwise the tolerances of the first workbook apply, or the shipped ones.
@@ -280,8 +255,7 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
             if (rows.kind, row_id) in seen:
                 faults.append(Fault(where, f'"{row_id}" is read twice; the first is at {seen[rows.kind, row_id]}'))
             seen[rows.kind, row_id] = where
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
 
 
 # --- parameters of models --------------------------------------------------------------------------------------------
@@ -338,9 +312,7 @@ class Effect(NamedTuple):
 
 
 def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") -> Table:
-    """Rows of the sheet ``own_runs`` from plans with measured columns, beside those of the catalog; every ``auto`` is
-    resolved without the runs. Raises InputError, at ``origin``, if nothing is measured.
-    """
+    """Measured plans beside the ``own_runs`` of a catalog; InputError, at ``origin``, if nothing is measured."""
     plain = without_own_runs(catalog)
     added: list[Table] = []
     for table in tables:
@@ -358,7 +330,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") 
 
 
 def read_own_runs(path: Path, catalog: Catalog) -> Table:
-    """Own runs of a file beside those of a catalog: its sheet or table ``own_runs``, or plans with measured columns."""
+    """Own runs of a file and of a catalog: its sheet or table ``own_runs``, or plans with measured columns."""
     from xlperf.catalog.read import is_workbook, read_catalog_tables, read_plans
 
     is_csv = str(path) != STANDARD and path.suffix.lower() == ".csv" and path.is_file()
@@ -382,14 +354,12 @@ def effects(catalog: Catalog) -> list[Effect]:
         if runs is None:
             continue
         schema = results_of(kind).by_name
-        after = evaluate_resolved(runs.plans, catalog)[1]
+        tables = runs.predicted, evaluate_resolved(runs.plans, catalog)[1]
         for quantity, process in runs.processes.items():
             factor = unit_of(schema[quantity]).factor
             for row, ratio in zip(runs.rows[quantity].tolist(), process.ratios.tolist(), strict=True):
                 names = [quantity, f"{quantity}_low", f"{quantity}_high"]
-                values = [
-                    [float(table.number(name)[row]) / factor for name in names] for table in (runs.predicted, after)
-                ]
+                values = [[float(table.number(name)[row]) / factor for name in names] for table in tables]
                 before, now = ((value[0], value[1], value[2]) for value in values)
                 run, words = str(runs.plans.text("name")[row]), quantity.replace("_", " ")
                 result.append(Effect(run, words, schema[quantity].unit, math.exp(ratio) * before[0], before, now))
@@ -411,9 +381,7 @@ def has_measured_plans(path: Path) -> bool:
     return any(split_header(str(cell))[0].startswith(MEASURED) for cell in read_csv(path).header)
 
 
-def records_of_plans(
-    tables: Sequence[Table], catalog: Catalog, progress: Callable[[int], None] | None = None
-) -> list[Record]:
+def records_of_plans(tables: Sequence[Table], catalog: Catalog, progress: Progress | None = None) -> list[Record]:
     """Every measured value of plans beside its prediction; the first of each quantity of a plan is the primary one."""
     items = []
     for table in tables:
@@ -436,18 +404,9 @@ def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:
         ratio = measured / predicted if name in LARGER and predicted > 0.0 else predicted / measured
         ends = [float(results[f"{name}_{end}"][row]) if f"{name}_low" in known else math.nan for end in ("low", "high")]
         yield Record(
-            row_id=str(plans.text("name")[row]) or plans.place(row, "name"),
-            source_id="measured",
-            group=f"own {plans.kind}",
-            accelerator=str(plans.text("accelerator")[row]),
-            metric=column.header,
-            measured=measured / factor,
-            predicted=predicted / factor,
-            relative_error=abs(ratio - 1.0),
-            reason=str(results.text("reason")[row]),
-            kind=plans.kind,
-            quantity=quantities[place],
-            primary=quantities[place] not in quantities[:place],
-            low=ends[0] / factor,
-            high=ends[1] / factor,
-        )
+            row_id=str(plans.text("name")[row]) or plans.place(row, "name"), source_id="measured",
+            group=f"own {plans.kind}", accelerator=str(plans.text("accelerator")[row]), metric=column.header,
+            measured=measured / factor, predicted=predicted / factor, relative_error=abs(ratio - 1.0),
+            reason=str(results.text("reason")[row]), kind=plans.kind, quantity=quantities[place],
+            primary=quantities[place] not in quantities[:place], low=ends[0] / factor, high=ends[1] / factor,
+        )  # fmt: skip

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 
 import numpy as np
 
@@ -18,36 +16,28 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.table import Keys, Table, coded_words, combined_keys
 
 ANY = "any"
-SOFTWARE_FAMILIES = tuple(
-    (
-        "training_software training_memory training_calls serving_software serving_memory serving_load "
-        "engine_all_reduce band"
-    ).split()
-)
+SOFTWARE_FAMILIES = (
+    "training_software", "training_memory", "training_calls", "serving_software", "serving_memory", "serving_load",
+    "engine_all_reduce", "band",
+)  # fmt: skip
 _PRECISIONS = {
     "fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8", "mxfp4": "fp4", "int4-128": "int4",
     "int4-64": "int4", "int8-128": "int8",
 }  # fmt: skip
-_MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
-"""Constants that older sheets have in another family. [-]"""
+_MOVED = {("serving_software", "memory_fraction"): "serving_memory"}  # in another family of older sheets
 _GONE = frozenset("training_band serving_band capacity_band slow_machines slow_messages power_low power_high".split())
 """Families and constants of older sheets that no equation reads any more."""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}  # fallback precisions of constants without a row of their own
 _ENERGY = "energy_per_flop"
-COMPILED, EAGER = "torchtitan", "torch-fsdp"
-"""PyTorch FSDP with torch.compile and without it, as the column software calls them."""
-FLASHATTENTION_2 = "flashattention-2"
-"""Library of attention with measured kernels of its own on Hopper; on other generations it shares the kernels of any
-software.
-"""
+COMPILED, EAGER = "torchtitan", "torch-fsdp"  # PyTorch FSDP with torch.compile and without it
+FLASHATTENTION_2 = "flashattention-2"  # library with kernels of its own on Hopper, elsewhere those of any software
 _RELEASES = {
     "vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang", "sglang-0.5": "sglang",
     "tensorrt-llm-0.17": "tensorrt-llm",
 }  # fmt: skip
 """Unmeasured releases; constants and bands of the measured releases replace theirs."""
 _SAME_MEMORY = {"vllm-0": "vllm"}  # releases with other kernels and the same accounting of memory
-_FLASH = ("attention", "attention_backward")
-"""Families in which the constants of a library hold for the stacks that call it."""
+_FLASH = ("attention", "attention_backward")  # families in which constants of a library hold for stacks that call it
 _FUSED = ("vector",)  # families in which such stacks differ: a compiler makes one kernel of many
 
 Found = tuple[dict[str, Array], np.ndarray]
@@ -71,12 +61,11 @@ class Constant:
 def declared_constants() -> dict[str, dict[str, Constant]]:
     """Every constant that equations use: family -> name -> declaration."""
     families: dict[str, dict[str, Constant]] = {}
-    with Path(__file__).with_name("constants.csv").open(encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            factor = UNITS[row["unit"]].factor
-            default, low, high = (float(row[part]) * factor for part in ("default", "low", "high"))
-            constant = Constant(row["family"], row["constant"], row["unit"], default, low, high, row["meaning"])
-            families.setdefault(constant.family, {})[constant.name] = constant
+    for row in resources.rows("catalog/constants.csv"):
+        factor = UNITS[row["unit"]].factor
+        default, low, high = (float(row[part]) * factor for part in ("default", "low", "high"))
+        constant = Constant(row["family"], row["constant"], row["unit"], default, low, high, row["meaning"])
+        families.setdefault(constant.family, {})[constant.name] = constant
     return families
 
 
@@ -158,10 +147,7 @@ def shared_precision(value: str) -> str:
 
 
 class _Single(dict[tuple[str, str, str, str], Found]):
-    """Constants of a family for one generation, precision and software, (1, 1): looked up once.
-
-    ``together``: the same constants as one array (constants, 1, 1).
-    """
+    """Constants of a family for one key, (1, 1), looked up once; ``together`` as one array (constants, 1, 1)."""
 
     def __init__(self, values: Callable[[str, tuple[str, str, str]], tuple[tuple[float, ...], bool]]) -> None:
         super().__init__()
@@ -211,16 +197,10 @@ class Calibration:
         return _key(name) in self._softwares.get(family, set())
 
     def constants(self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray) -> Found:
-        """Constants of a family, (rows, 1), and the extrapolated rows: rows whose generation or software has no row of
-        its own in a family that was measured elsewhere.
+        """Constants of a family, (rows, 1), and the rows that nothing measured is like.
 
-        Each constant is looked up by (generation, precision, software), then with any software, any precision, and
-        both, then likewise by the line of the generation (cdna of cdna3) and by any generation; last comes the declared
-        default. A family of ``parent_families.csv`` takes the constants of its parent on a machine, and on any, where
-        it has none (collectives those of the all-reduce, the backward pass of attention the forward pass's times a
-        ratio). FP8 formats without a row use FP8's after each step of their own precision. Families of software look up
-        the software before other software. A stack that calls the kernels of another (torchtitan calls torch-fsdp's)
-        uses its constants before any software's, except for vector kernels.
+        The key is looked up with any software, any precision and both, then by the line of the generation (cdna of
+        cdna3), any generation, and the declared default; a family without a row on a machine asks its parent family.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 

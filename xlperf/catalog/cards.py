@@ -16,7 +16,7 @@ from xlperf.base.errors import Fault
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header, shown
 from xlperf.catalog.csv_files import CsvFile, CsvLines
-from xlperf.catalog.parse import Coded, convert
+from xlperf.catalog.parse import FLAG_WORDS, Coded, convert
 from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
 from xlperf.catalog.table import Locate, Table, column_letters, stacked
 
@@ -136,9 +136,6 @@ def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], lis
     return card.names, columns, partial(_card_line, places.name, [lines[at] for at in card.rows], card.names)
 
 
-_FLAGS = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
-
-
 def as_runs(plans: Table) -> Table:
     """Plans with measured columns as rows of the sheet."""
     key, known = table_schema(OWN_RUNS).key.name, table_schema(OWN_RUNS).by_name
@@ -150,8 +147,7 @@ def as_runs(plans: Table) -> Table:
             columns[name] = np.array([words.get(value, "") for value in values.tolist()], dtype=object)
         elif name in known:
             columns[name] = values
-    count = len(plans)
-    columns |= {"source": np.full(count, "measured columns of plans", dtype=object)}
+    columns["source"] = np.full(len(plans), "measured columns of plans", dtype=object)
     return Table(OWN_RUNS, columns, partial(_renamed, plans, {key: "name"}))
 
 
@@ -206,14 +202,13 @@ def _as_in(column: Column, values: np.ndarray, runs: Table, faults: list[Fault])
     if values.dtype != object or column.kind in ("text", "reference", "name"):
         return values
     words = [str(value).strip().casefold() for value in values.tolist()]
-    allowed = list(_FLAGS) if column.kind == "flag" else [choice.casefold() for choice in column.choices]
+    allowed = list(FLAG_WORDS) if column.kind == "flag" else [choice.casefold() for choice in column.choices]
     for row, word in enumerate(words):
         if word and word not in allowed:
             options = "yes or no" if column.kind == "flag" else f"one of {', '.join(column.choices)}"
-            faults.append(
-                Fault(runs.place(row, column.name), f"{column.words} must be {options}, got {shown(values[row])}")
-            )
+            problem = f"{column.words} must be {options}, got {shown(values[row])}"
+            faults.append(Fault(runs.place(row, column.name), problem))
     if column.kind == "flag":
-        return np.array([_FLAGS.get(word, math.nan) for word in words])
+        return np.array([FLAG_WORDS.get(word, math.nan) for word in words])
     exact = {choice.casefold(): choice for choice in column.choices}
     return np.array([exact.get(word, "") for word in words], dtype=object)

@@ -20,23 +20,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import is_repeated, repeated
-from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.base.errors import Fault, Hint, InputError, raise_faults
 from xlperf.base.files import cache_folder, store, stored
 from xlperf.base.resources import workbook
+from xlperf.catalog import spellings
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
-from xlperf.catalog.references import (
-    BLANK,
-    DESIGNS,
-    NOT_USABLE,
-    UNKNOWN,
-    Names,
-    index_of,
-    of_what_is_known,
-    unknown,
-    with_exact_references,
-    without_orphans,
-)
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
 from xlperf.catalog.table import NamedCells, SheetCells, Table, aliases, stacked
 
@@ -53,23 +42,22 @@ class Catalog:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
         given = {**tables, **absent}
         self.origin = origin  # name of the file shown to users
-        self._indexes = {kind: index_of(given[kind]) for kind in EVERY_TABLE}
+        self._indexes = {kind: spellings.index_of(given[kind]) for kind in EVERY_TABLE}
         strict = tuple(strict)
         faults = _constant_faults(given["calibration"]) if "calibration" in strict else []
-        if faults:
-            raise InputError(faults)
-        given, self.orphans = without_orphans(given, self._indexes, strict)
-        if DESIGNS not in strict:
-            given[DESIGNS] = of_what_is_known(given, self._indexes)
-            self._indexes[DESIGNS] = index_of(given[DESIGNS])
-        self.tables: Mapping[str, Table] = MappingProxyType(with_exact_references(given, self._indexes))
+        raise_faults(faults)
+        given, self.orphans = spellings.without_orphans(given, self._indexes, strict)
+        if spellings.DESIGNS not in strict:
+            given[spellings.DESIGNS] = spellings.of_what_is_known(given, self._indexes)
+            self._indexes[spellings.DESIGNS] = spellings.index_of(given[spellings.DESIGNS])
+        self.tables: Mapping[str, Table] = MappingProxyType(spellings.with_exact_references(given, self._indexes))
         self._taken: dict[str, dict[str, str]] = {}
         self.calibration = Calibration(self.tables["calibration"])
         names: dict[str, str] = {}
         for name in self.tables["networks"].text("network").tolist():
             names.setdefault(name.casefold(), name)
         self.networks = tuple(names.values())  # in the order of their first rows
-        self._network_index: dict[str, int] = {"": BLANK}
+        self._network_index: dict[str, int] = {"": spellings.BLANK}
         self._network_index.update({name: index for index, name in enumerate(names)})
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -116,9 +104,7 @@ class Catalog:
         return digest.hexdigest()[:16]
 
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        """Rows of names in a table, by any spelling or alias; of a network its first tier, -1 for a blank. InputError
-        for each unknown name, with the nearest ones, and for ambiguous names, at the cell of the plans.
-        """
+        """Rows of names in a table, by any spelling; InputError for unknown and ambiguous names at their cells."""
         return self._find(self._indexes[kind], kind, names, plans, column)
 
     def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
@@ -179,33 +165,32 @@ class Catalog:
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         if is_repeated(names):
             return repeated(self._find(index, kind, names[:1], plans, column)[0], len(names), np.int64)
-        result = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
-        if UNKNOWN in result:
+        result = list(map(index.get, names.tolist(), repeat(spellings.UNKNOWN)))
+        if spellings.UNKNOWN in result:
             problems: dict[str, tuple[str, Hint | None]] = {}
             faults = []
             for row, name in enumerate(names.tolist()):
-                if result[row] != UNKNOWN:
+                if result[row] != spellings.UNKNOWN:
                     continue
-                at = index.get(name.strip().casefold(), UNKNOWN)
-                if at == UNKNOWN and name not in problems:
+                at = index.get(name.strip().casefold(), spellings.UNKNOWN)
+                if at == spellings.UNKNOWN and name not in problems:
                     meant = self._names.meant(kind, name)
-                    at = index.get(meant[0].casefold(), UNKNOWN) if len(meant) == 1 else UNKNOWN
-                    if at != UNKNOWN:
+                    at = index.get(meant[0].casefold(), spellings.UNKNOWN) if len(meant) == 1 else spellings.UNKNOWN
+                    if at != spellings.UNKNOWN:
                         self._taken.setdefault(kind, {})[name] = meant[0]
                     else:
                         problems[name] = self._lacking(kind, name, meant)
-                if at == UNKNOWN:
+                if at == spellings.UNKNOWN:
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
                     index[name] = result[row] = at
-            if faults:
-                raise InputError(faults)
+            raise_faults(faults)
         return np.array(result, dtype=np.int64)
 
     @cached_property
-    def _names(self) -> Names:
+    def _names(self) -> spellings.Names:
         """Names of rows, of rows that are left out too."""
-        return Names({**self.tables, **self.orphans.whole})
+        return spellings.Names({**self.tables, **self.orphans.whole})
 
     def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
         """Why a name has no row: it is unknown, ambiguous, or its row names something that no table has."""
@@ -215,13 +200,13 @@ class Catalog:
             shipped = [] if meant else load_catalog()._names.meant(kind, name)
             known = " and ".join(shipped[:3])
             says = f"xlperf ships {known}: take the row from a workbook of xlperf new FILE --all"
-            problem, hint = unknown(name, self.tables[kind], meant)
+            problem, hint = spellings.unknown(name, self.tables[kind], meant)
             return problem, (lambda: says) if shipped else hint
-        return f"{self.tables[kind].schema.key.name.replace('_', ' ')} {shown(exact)}{NOT_USABLE}{why}", None
+        return f"{self.tables[kind].schema.key.name.replace('_', ' ')} {shown(exact)}{spellings.NOT_USABLE}{why}", None
 
 
 def _positions(names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
-    return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+    return np.array([index.get(str(name).casefold(), spellings.BLANK) for name in names.tolist()], dtype=np.int64)
 
 
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
@@ -263,9 +248,7 @@ def _own_catalog(source: Path) -> Catalog:
 
 
 def laid_over(own: Table, shipped: Table) -> Table:
-    """A user's rows, followed by the shipped rows whose names and aliases they leave free. A network is replaced with
-    all of its tiers; calibration and own runs are not chosen by name and stay.
-    """
+    """A user's rows, followed by the shipped rows whose names they leave free; a network is replaced whole."""
     key = own.schema.key.name
     if own.kind in _WHOLE or key not in own:
         return own
@@ -291,9 +274,12 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
 
 def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
     if faults:
-        indexes = {kind: index_of(table) for kind, table in tables.items()}
+        indexes = {kind: spellings.index_of(table) for kind, table in tables.items()}
         known = set(faults)
-        more = [*without_orphans(tables, indexes, strict)[1].faults, *_constant_faults(tables.get("calibration"))]
+        more = [
+            *spellings.without_orphans(tables, indexes, strict)[1].faults,
+            *_constant_faults(tables.get("calibration")),
+        ]
         raise InputError([*faults, *(fault for fault in more if fault not in known)])
     return Catalog(tables, origin, strict)
 
@@ -436,7 +422,7 @@ def _file(path: Path, folder: Path | None) -> Path:
     """Cache file of a workbook, by its content and the state of the modules that read it."""
     beside = Path(__file__).parent
     readers = [file for file in beside.iterdir() if file.suffix in (".py", ".csv")]
-    states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "base" / "units.py"])]
+    states = [(file.name, file.stat()) for file in sorted([*readers, *(beside.parent / "base").glob("units.*")])]
     read_by = "\n".join(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states)
     return (folder or cache_folder() / "workbooks") / f"{_digest(path.read_bytes() + read_by.encode())}.json"
 
@@ -450,14 +436,11 @@ def _described(table: Table) -> dict[str, Any]:
     cells = table.place
     assert isinstance(cells, NamedCells) and isinstance(cells.locate, SheetCells)  # it was read from a sheet
     return {
-        "kind": table.kind,
-        "columns": {name: values.tolist() for name, values in table.columns.items()},
-        "sheet": cells.locate.sheet,
-        "header_row": cells.locate.header_row,
-        "rows": [cells.locate.rows[row] for row in cells.rows],
-        "sheet_columns": list(cells.locate.columns),
+        "kind": table.kind, "columns": {name: values.tolist() for name, values in table.columns.items()},
+        "sheet": cells.locate.sheet, "header_row": cells.locate.header_row,
+        "rows": [cells.locate.rows[row] for row in cells.rows], "sheet_columns": list(cells.locate.columns),
         "positions": dict(cells.positions),
-    }
+    }  # fmt: skip
 
 
 def _restored(book: str, known: dict[str, Any]) -> Table:

@@ -288,13 +288,6 @@ def _hashable(value: object) -> object:
     return value
 
 
-_FORMER_RESULTS = set(
-    "carbon_per_million_tokens cost_per_million_tokens cost_per_million_input_tokens cost_per_million_output_tokens "
-    "energy_per_token run_carbon run_cost step_cost tokens_per_dollar tokens_per_second_per_megawatt".split()
-)
-"""Owner's results under the names of ``xlperf cost`` in version 0.1: its files are still plans."""
-
-
 _OF_OUTPUT = frozenset(("fits", "trust", "step_time", "tokens_per_second"))
 """Results some of which every file that a command writes has."""
 
@@ -372,9 +365,8 @@ def table_kind(header: Sequence[object]) -> str:
         return plan_kind(header)
     first = shown(next((cell for cell in header if not is_blank(cell)), ""))
     keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
-    raise InputError(
-        Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
-    )
+    problem = f"the first header must name the kind of table ({keys}, or name for plans), got {first}"
+    raise InputError(Fault("", problem))
 
 
 def catalog_kind(header: Sequence[object]) -> str:
@@ -513,8 +505,7 @@ def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:
 def _result_names(kind: str) -> frozenset[str]:
     """Columns that commands write beside the rows of a kind: left out if rows are read."""
     tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
-    names = {column.name for table in tables if table in schema() for column in schema()[table].by_name.values()}
-    return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))
+    return frozenset(name for table in tables if table in schema() for name in schema()[table].by_name)
 
 
 @lru_cache(maxsize=64)

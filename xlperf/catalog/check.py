@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.parse import raise_faults
 from xlperf.catalog.read import is_table_file, is_workbook, read_plans, rows_outside, unread_sheets
-from xlperf.catalog.references import NOT_USABLE, references
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
+from xlperf.catalog.spellings import NOT_USABLE, references
 from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx import open_workbook
 
@@ -48,9 +47,7 @@ class Findings:
 
 
 def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:
-    """Read a workbook, or plans as CSV or Parquet, and list failures of ``tests`` and doubtful entries; prices age
-    until ``today``. InputError with every fault that makes catalog or plans unreadable.
-    """
+    """Findings on a workbook or a file of plans; prices age until ``today``. InputError if it cannot be read."""
     path = Path(path)
     if is_workbook(path):
         return _workbook_findings(path, tests, today or datetime.date.today())
@@ -237,9 +234,7 @@ LEAST_KNOWN = 3  # values of other rows that a comparison needs at least
 
 
 def far_values(table: Table, known: Table) -> list[Fault]:
-    """Numbers a thousand times beyond every other row of their kind, in either direction; constants have bounds of
-    their own. ``known`` rows are right; one of the same name is the same row before an edit and does not count.
-    """
+    """Numbers a thousand times beyond every ``known`` row of their kind and of another name."""
     if table.kind == "calibration":
         return []
     columns = [column for column in table.schema.columns if column.kind == "number" and column.name in table]

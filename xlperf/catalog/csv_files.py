@@ -8,7 +8,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog.parse import Coded
 
 STANDARD = "-"
@@ -38,6 +38,7 @@ _MALFORMED = {
     "unexpected end": 'a value that starts with " is not closed by another',
     "expected after": 'text follows the " that closes a value; write "" for a quotation mark inside it',
 }
+Wanted = Callable[[Sequence[str]], set[int]]  # positions of the columns to read, from the header
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 
@@ -67,9 +68,7 @@ class CsvFile(NamedTuple):
 
 
 def read_csv(path: str | os.PathLike[str]) -> CsvFile:
-    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`. Commas,
-    semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as from Excel.
-    """
+    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`."""
     with opened(path, SIZE_LIMIT) as (stream, name):
         return _whole_csv(all_of(stream, name), name)
 
@@ -79,8 +78,7 @@ def _whole_csv(data: bytes, name: str) -> CsvFile:
     check_lines(text, name)
     rows = CsvRows(name)
     rows.add(csv.reader(io.StringIO(text, newline=""), delimiter=rows.start(text), strict=True))
-    if rows.faults:
-        raise InputError(rows.faults)
+    raise_faults(rows.faults)
     return rows.taken()
 
 
@@ -97,6 +95,13 @@ def harmless(text: str) -> str:
 def as_written(text: str) -> str:
     """A text without the apostrophes of :func:`harmless`."""
     return _FORMULA.sub(lambda match: match[1] + match[2][1:], text) if "'" in text else text
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as the text of a CSV file."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
 
 
 def read_text(path: Path, meant: str, most: int = 64 * 2**20) -> str:
@@ -260,9 +265,9 @@ class CsvRows:
     def taken(self) -> CsvFile:
         """The rows since the last block."""
         empty = np.zeros(0, dtype=np.int32)
+        read = zip(self._codes, self._seen, strict=True)
         columns: list[Coded] = [
-            (np.concatenate([empty, *parts]), list(map(as_written, known)))
-            for parts, known in zip(self._codes, self._seen, strict=True)
+            (np.concatenate([empty, *parts]), list(map(as_written, known))) for parts, known in read
         ]
         lines = np.array(self._lines, dtype=np.int64)
         self._clear()
@@ -298,12 +303,8 @@ def _overlong(name: str, line: int) -> Fault:
 _LEAST, _MOST = 2**16, 2**24
 
 
-def csv_blocks(
-    path: str | os.PathLike[str], wanted: Callable[[Sequence[str]], set[int]], rows: int
-) -> Iterator[CsvFile]:
-    """A CSV file, as :func:`read_csv`, in one block at least of about ``rows`` rows; one block is in memory. Columns
-    that are not ``wanted`` may come back blank; rows longer than the header are refused at the end.
-    """
+def csv_blocks(path: str | os.PathLike[str], wanted: Wanted, rows: int) -> Iterator[CsvFile]:
+    """A CSV file in blocks of about ``rows`` rows, one in memory; other columns than ``wanted`` may be blank."""
     with opened(path) as (stream, name):
         first = stream.read(_FIRST)
         if len(first) < _FIRST or first[:2] in UTF16 or b"\n" not in first:
@@ -315,9 +316,7 @@ def csv_blocks(
 class _Blocks:
     """A text file read in blocks of whole lines."""
 
-    def __init__(
-        self, stream: BinaryIO, first: bytes, name: str, wanted: Callable[[Sequence[str]], set[int]], rows: int
-    ) -> None:
+    def __init__(self, stream: BinaryIO, first: bytes, name: str, wanted: Wanted, rows: int) -> None:
         self.stream, self.name, self.wanted, self.num_rows = stream, name, wanted, rows
         self._rest, self._size, self._pending, self._read = first, _FIRST, 0, 0
         self.rows = CsvRows(name)
@@ -335,8 +334,7 @@ class _Blocks:
             yield result
             if not self._positions and self.rows.header:
                 self._positions = self.wanted(self.rows.header)
-        if self.rows.faults:
-            raise InputError(self.rows.faults)
+        raise_faults(self.rows.faults)
 
     def _next(self) -> str:
         """The next whole lines; nothing at the end of the file."""
@@ -382,11 +380,9 @@ class _Blocks:
         reading = arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
         parsing = arrow_csv.ParseOptions(delimiter=self.separator, quote_char=False, ignore_empty_lines=False)
         converting = arrow_csv.ConvertOptions(
-            check_utf8=False,
-            column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
-            include_columns=[names[position] for position in sorted(self._positions)],
-            null_values=[],
-        )
+            check_utf8=False, column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
+            include_columns=[names[position] for position in sorted(self._positions)], null_values=[],
+        )  # fmt: skip
         try:
             result = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
         except pa.ArrowInvalid:

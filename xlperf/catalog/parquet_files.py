@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.cells import factorise
-from xlperf.catalog.csv_files import MOST_COLUMNS
+from xlperf.catalog.csv_files import MOST_COLUMNS, Wanted
 from xlperf.catalog.parse import Coded
 
 MOST_CELLS = 64 * 10**6
@@ -30,10 +30,8 @@ class ParquetRows(NamedTuple):
     first: int  # rows before them [-]
 
 
-def parquet_blocks(path: Path, wanted: Callable[[Sequence[str]], set[int]], rows: int | None) -> Iterator[ParquetRows]:
-    """A Parquet file in one block at least of ``rows`` rows, None for all, in the memory of one; other columns than the
-    ``wanted`` are blank. InputError for no Parquet, a size beyond the limits, or several values in a cell.
-    """
+def parquet_blocks(path: Path, wanted: Wanted, rows: int | None) -> Iterator[ParquetRows]:
+    """A Parquet file in blocks of ``rows`` rows, None for all; other columns than the ``wanted`` are blank."""
     if path.is_dir() or not path.exists():
         raise InputError(Fault(str(path), "is a folder" if path.is_dir() else "there is no such file"))
     try:

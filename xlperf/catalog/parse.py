@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.base import resources
+from xlperf.base.errors import Fault, Hint, raise_faults
 from xlperf.base.units import UNITS
+from xlperf.catalog import schema
 from xlperf.catalog.cells import (
     BadValue,
     ErrorValue,
@@ -35,19 +37,9 @@ from xlperf.catalog.cells import (
     parse_header,
     shown,
 )
-from xlperf.catalog.schema import (
-    EVERY_TABLE,
-    PLAN_TABLES,
-    Column,
-    choice_aliases,
-    counted_nouns,
-    schema,
-    spelled_software,
-    split_header,
-    unit_of,
-)
 from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
 
+Parsed = tuple[Table, list[Fault]]  # a table, and every fault of its source
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")
 _BARE = re.compile(r"[A-Za-z0-9_.]+(?: [A-Za-z0-9_.]+)*")  # a text that is a name as it stands
 _HALVES = re.compile("[\ud800-\udfff]")  # of a pair of surrogates: no file and no other program takes one alone
@@ -57,7 +49,7 @@ _KILO = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s?[kK]")
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+")  # 2.000, which is two or two thousand
 _MOST_COUNTED = 2.0**50
 _LARGEST, _SMALLEST = 2.0**200, 2.0**-200  # products of a few such numbers are still numbers
-_YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
+FLAG_WORDS = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
 
 
 def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
@@ -68,9 +60,8 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
         if value[:1] in "#E" and _ERRORS.fullmatch(value):
             value = ErrorValue(value)
     if isinstance(value, Unsaved):
-        problem = (
-            "whose value nobody has computed (the file holds 0 for all)" if value.is_zero else "without a saved value"
-        )
+        computed = "whose value nobody has computed (the file holds 0 for all)"
+        problem = computed if value.is_zero else "without a saved value"
         remedy = "open and save it once in Excel or LibreOffice, or enter a value"
         raise BadValue(f"{field.words} is a formula {problem}; {remedy}")
     if is_blank(value):
@@ -83,7 +74,7 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
             return None
         if value.casefold() in field.column.choices:
             return "auto"
-        if field.column.table in PLAN_TABLES and kind in ("number", "flag", "choice"):
+        if field.column.table in schema.PLAN_TABLES and kind in ("number", "flag", "choice"):
             raise BadValue(f"{field.words} cannot be auto: no search chooses it, write a value")
     if kind == "number":
         return _number(field, value, from_text)
@@ -129,7 +120,7 @@ def _number(field: Field, value: object, from_text: bool) -> float:
 
 def _with_unit(field: Field, text: str) -> float:
     """A number with a unit of the column's dimension, as 600 kW of MW, in the unit of the header; NaN for others."""
-    stated, own = _AMOUNT.fullmatch(text.strip()), unit_of(field.column)
+    stated, own = _AMOUNT.fullmatch(text.strip()), schema.unit_of(field.column)
     given = UNITS.get(stated[2] or "") if stated else None
     if stated is None or given is None or own.symbol == "-" or given.dimension != own.dimension:
         return math.nan
@@ -173,15 +164,15 @@ def _flag(field: Field, value: object) -> float:
     value = as_number(value)
     if isinstance(value, (bool, int, float, np.bool_, np.number)) and value in (0, 1):
         return float(value)
-    if isinstance(value, str) and value.casefold() in _YES:
-        return _YES[value.casefold()]
+    if isinstance(value, str) and value.casefold() in FLAG_WORDS:
+        return FLAG_WORDS[value.casefold()]
     raise BadValue(f"{field.words} must be yes or no, got {shown(value)}")
 
 
 def _choice(field: Field, value: object) -> str:
     if isinstance(value, str):
         spelled = re.sub(r"[\s_\-()]+", "-", value.casefold()).strip("-")
-        spelled = choice_aliases().get(spelled, spelled) if spelled not in field.column.choices else spelled
+        spelled = schema.choice_aliases().get(spelled, spelled) if spelled not in field.column.choices else spelled
         for choice in field.column.choices:
             if choice.casefold() == spelled:
                 return choice
@@ -220,7 +211,7 @@ class _Collector:
         if is_blank(cell):
             self.add(row, position, f"a value without a header, got {shown(value)}")
         elif not self.has(-1, position):
-            other = other_plans(kind, split_header(cell)[0])
+            other = other_plans(kind, schema.split_header(cell)[0])
             words = f"it is a column of {other} plans, these are {kind} plans"
             self.add(-1, position, f"unknown column {shown(cell)}", lambda: words)
 
@@ -230,7 +221,7 @@ class _Collector:
 
 def parse_rows(
     kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
-) -> tuple[Table, list[Fault]]:
+) -> Parsed:
     """Rows of cells, of which short ones are blank at the end, as a table with every fault; a faulty value is blank
     there. ``skip_empty`` leaves out rows that are blank in every input column, a row of units below the header and rows
     of totals; places still name the original rows.
@@ -244,7 +235,7 @@ def parse_rows(
         width = len(cells)
         filled = (cells[field.position] for field in fields if field.position < width)
         first = next((value for value in filled if not is_blank(value)), None)
-        odd = kind in PLAN_TABLES and (row == 0 or _word(first) in _TOTALS)
+        odd = kind in schema.PLAN_TABLES and (row == 0 or _word(first) in _TOTALS)
         if skip_empty and (first is None or (odd and _is_aside(fields, cells, row == 0))):
             continue
         for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
@@ -277,23 +268,21 @@ def _word(value: object) -> str:
 
 
 def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> bool:
-    """Whether a row of a sheet of plans holds no plan: totals in place of a model, or, below the header, units that
-    its columns have anyway.
-    """
+    """Whether a row holds no plan: totals in place of a model, or, below the header, units of the columns."""
     stated = [(field, cells[field.position]) for field in fields if field.position < len(cells)]
     words = [(field, _word(value)) for field, value in stated if not is_blank(value)]
     by_name = {field.column.name: word for field, word in words}
     if "accelerator" not in by_name and by_name.get("model", by_name.get("name")) in _TOTALS:
         return True
     return first and all(
-        word in _UNITS_ROW | {field.symbol.casefold()} | counted_nouns(field.column) for field, word in words
+        word in _UNITS_ROW | {field.symbol.casefold()} | schema.counted_nouns(field.column) for field, word in words
     )
 
 
 def _with_named_software(columns: dict[str, np.ndarray]) -> None:
     """Software of plans in the spelling of its stack; a release beside its name counts unless another is stated."""
     names = columns["software"]
-    known = {name: spelled_software(name) for name in set(names.tolist())}
+    known = {name: schema.spelled_software(name) for name in set(names.tolist())}
     if all(both == (name, "") for name, both in known.items()):
         return
     columns["software"], releases = (np.array([known[name][at] for name in names], dtype=object) for at in (0, 1))
@@ -303,14 +292,9 @@ def _with_named_software(columns: dict[str, np.ndarray]) -> None:
 
 
 def _table(
-    parsed: Header,
-    header: Sequence[object],
-    coded_at: Callable[[int], Coded],
-    own_at: Callable[[int], np.ndarray],
-    rows: Sequence[int],
-    collector: _Collector,
-    from_text: bool,
-) -> tuple[Table, list[Fault]]:
+    parsed: Header, header: Sequence[object], coded_at: Callable[[int], Coded], own_at: Callable[[int], np.ndarray],
+    rows: Sequence[int], collector: _Collector, from_text: bool,
+) -> Parsed:  # fmt: skip
     """A table of the columns at the positions of a header, and of the user's own columns, with every fault."""
     columns: dict[str, np.ndarray] = {}
     auto: dict[str, np.ndarray] = {}
@@ -322,7 +306,7 @@ def _table(
         columns[field.column.name], mask = _expand(field, values, distinct, collector, None if from_text else rows)
         if mask is not None:
             auto[field.column.name] = mask
-    if parsed.kind in PLAN_TABLES and "software" in columns:
+    if parsed.kind in schema.PLAN_TABLES and "software" in columns:
         _with_named_software(columns)
     positions = {field.column.name: field.position for field in parsed.fields}
     stated = {at: header[at] for at in parsed.own}
@@ -335,7 +319,7 @@ def _table(
         for row in np.flatnonzero(blank & (table.text(other) == "")).tolist() if other else ():
             if not collector.has(rows[row], field.position):
                 collector.add(rows[row], field.position, f"{field.words} is missing; it must be {field.expects}")
-    if parsed.kind in EVERY_TABLE:
+    if parsed.kind in schema.EVERY_TABLE:
         for row, column, problem in key_faults(table):
             collector.add(rows[row], positions.get(column, -1), problem)
     return table, collector.faults()
@@ -354,9 +338,7 @@ Coded = tuple[np.ndarray, Sequence[object] | None]
 """A column as codes into its distinct values, or as numbers (and no distinct values)."""
 
 
-def parse_coded(
-    kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate
-) -> tuple[Table, list[Fault]]:
+def parse_coded(kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate) -> Parsed:
     """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -385,12 +367,9 @@ def parse_coded(
 
 
 def _expand(
-    field: Field,
-    codes: np.ndarray,
-    distinct: Sequence[object],
-    collector: _Collector,
+    field: Field, codes: np.ndarray, distinct: Sequence[object], collector: _Collector,
     rows: Sequence[int] | None = None,
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
     """Values of a column and which are ``auto``, each distinct one converted once; without ``rows`` of a text file."""
     blank: float | str = "" if field.column.is_text else float("nan")
     results: list[float | str] = []
@@ -449,12 +428,9 @@ def _coded(values: np.ndarray) -> Coded:
 
 
 def table_from_rows(
-    kind: str,
-    header: Sequence[object],
-    rows: Sequence[Sequence[object]],
-    place: Place = nowhere,
+    kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], place: Place = nowhere,
     skip_empty: bool = True,
-) -> Table:
+) -> Table:  # fmt: skip
     """Rows of cells as a table in the units used inside, without result columns; InputError has every fault. Without
     ``skip_empty`` blank rows are faults if a column is required.
 
@@ -477,9 +453,9 @@ def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Plac
 
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
     """Places by position, from places by name: the canonical name if the schema has the column."""
-    known = schema()[kind].by_name
+    known = schema.table_schema(kind).by_name
     texts = ["" if cell is None else str(cell) for cell in header]
-    names = [split_header(text)[0] for text in texts]
+    names = [schema.split_header(text)[0] for text in texts]
     columns = [name if name in known else text for name, text in zip(names, texts, strict=True)]
     return partial(_named_place, place, columns)
 
@@ -488,13 +464,7 @@ def _named_place(place: Place, columns: Sequence[str], row: int, position: int) 
     return place(row, columns[position] if 0 <= position < len(columns) else "")
 
 
-def raise_faults(faults: Sequence[Fault]) -> None:
-    """Raise all faults at once, if there are any."""
-    if faults:
-        raise InputError(faults)
-
-
-def amount_of(declared: Column, text: str) -> float:
+def amount_of(declared: schema.Column, text: str) -> float:
     """A number in the unit of an entry, from a text with that unit, another one of its kind or none; NaN for others.
 
     >>> from xlperf.catalog.schema import column
@@ -507,13 +477,13 @@ def amount_of(declared: Column, text: str) -> float:
     if stated is None:
         return number_of(text)
     number, symbol = number_of(stated[1].replace(",", "")), stated[2]
-    own, given = unit_of(declared), UNITS.get(symbol)
+    own, given = schema.unit_of(declared), UNITS.get(symbol)
     if given is None or given.dimension != own.dimension:
         return number if not symbol else float("nan")
     return float(f"{number * given.factor / own.factor:.15g}")
 
 
-def plain_number(declared: Column, text: str) -> str:
+def plain_number(declared: schema.Column, text: str) -> str:
     """The text of an entry without a unit or parted thousands."""
     number = amount_of(declared, text) if declared.kind == "number" else float("nan")
     return text if number != number or number == number_of(text) else f"{number:.15g}"
@@ -521,3 +491,32 @@ def plain_number(declared: Column, text: str) -> str:
 
 _AMOUNT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z][\w/]*)?")
 """A number, with thousands parted by commas or not, and a unit."""
+
+
+_THOUSAND, _YEARS = 1000.0, ("first_year", "owned_since")  # [-]; entries that are no amounts
+
+
+def entry_words(declared: schema.Column, value: str) -> str:
+    """An entry in words: its name and its value, a number with its unit.
+
+    >>> from xlperf.catalog.schema import column
+    >>> entry_words(column("serve", "ttft_target"), "2000"), entry_words(column("serve", "model"), "GPT")
+    ('ttft target 2,000 ms', 'model GPT')
+    """
+    number = number_of(value) if declared.kind == "number" else float("nan")
+    if number != number:
+        return f"{declared.words} {value}"
+    if number >= _THOUSAND and number.is_integer() and declared.name not in _YEARS:
+        value = f"{number:,.0f}"
+    return f"{declared.words} {value} {declared.unit if declared.unit != '-' else ''}".rstrip()
+
+
+def asked_words(kind: str, form: Mapping[str, str]) -> str:
+    """The stated entries of a form, without those that have no effect beside the others (``silent_entries.csv``)."""
+    known = schema.table_schema(kind).by_name
+    silent = {
+        name for row in resources.rows("catalog/silent_entries.csv")
+        if row["form"] == kind and form.get(row["entry"], "") == row["value"] for name in row["without effect"].split()
+    }  # fmt: skip
+    said = {name: value for name, value in form.items() if value not in ("", "auto") and name not in silent}
+    return ", ".join(entry_words(known[name], value) for name, value in said.items())

@@ -10,24 +10,14 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, nearest, raise_faults
+from xlperf.catalog import schema
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import card_cell, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
-from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
-from xlperf.catalog.schema import (
-    CATALOG_TABLES,
-    EVERY_TABLE,
-    PLAN_TABLES,
-    canonical,
-    plan_names,
-    questions,
-    results_of,
-    split_header,
-    table_schema,
-)
+from xlperf.catalog.parse import Coded, Parsed, parse_coded, parse_rows
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
@@ -46,7 +36,7 @@ _SAVED_OTHERWISE = {
 """Suffixes of unread spreadsheet files, and their formats."""
 _TEXT_FILES = (".csv", ".txt", ".tsv")
 _FOR_READERS = frozenset(
-    ("start", "tco", "checks", "functions", "study", *(q.sheet.casefold() for q in questions().values()))
+    ("start", "tco", "checks", "functions", "study", *(q.sheet.casefold() for q in schema.questions().values()))
 )
 """Sheets that xlperf writes and does not read."""
 
@@ -90,25 +80,19 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
 def _matches(kind: str, row: dict[int, object], first: int) -> bool:
     """Whether a row of cells is the header of a kind: its key comes first, or most are columns of the kind."""
     written = [value for column, value in row.items() if isinstance(value, str) and column >= first]
-    names = [canonical(kind, split_header(value)[0]) for value in written]
-    schema = table_schema(kind)
-    if kind in EVERY_TABLE:
+    names = [schema.canonical(kind, schema.split_header(value)[0]) for value in written]
+    table = schema.table_schema(kind)
+    if kind in schema.EVERY_TABLE:
         start = row.get(first)
-        return isinstance(start, str) and split_header(start)[0] == schema.key.name
-    known = [name for name in names if name in schema.by_name or name in results_of(kind).by_name]
+        return isinstance(start, str) and schema.split_header(start)[0] == table.key.name
+    known = [name for name in names if name in table.by_name or name in schema.results_of(kind).by_name]
     return len(known) >= 2 and (len(known) > 3 or 2 * len(known) >= len(names))
 
 
 def _block(
-    book: Workbook,
-    sheet: str,
-    cells: Cells,
-    header_row: int,
-    numbers: list[int],
-    span: range,
-    beyond: int | None = None,
-    table: ListObject | None = None,
-) -> Block:
+    book: Workbook, sheet: str, cells: Cells, header_row: int, numbers: list[int], span: range,
+    beyond: int | None = None, table: ListObject | None = None,
+) -> Block:  # fmt: skip
     """Rows below a header, in the filled columns of a span; memory grows with the filled cells."""
     if len(numbers) > MOST_ROWS:
         problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"
@@ -140,9 +124,9 @@ def _with_merged(book: Workbook, sheet: str, cells: Cells, header_row: int) -> C
     return filled
 
 
-def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
+def read_block(kind: str, block: Block) -> Parsed:
     """A block as a table, with every fault; a second header row below the first is the only one, if there is one."""
-    if kind in PLAN_TABLES:
+    if kind in schema.PLAN_TABLES:
         named = frozenset(position for position, cell in enumerate(block.header) if isinstance(cell, str))
         for number, row in enumerate(block.rows):
             if _repeats(block.header, row, named):
@@ -161,7 +145,8 @@ def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) ->
     """Whether a row repeats the header, in at least two columns and most of its filled cells."""
     filled = [position for position in row.filled(named) if not is_blank(row[position])]
     same = sum(
-        isinstance(row[at], str) and split_header(row[at])[0] == split_header(str(header[at]))[0] for at in filled
+        isinstance(row[at], str) and schema.split_header(row[at])[0] == schema.split_header(str(header[at]))[0]
+        for at in filled
     )
     return same >= 2 and 2 * same >= len(filled)
 
@@ -173,10 +158,10 @@ def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[l
     if is_table_file(path):
         return _read_table_files(Path(path))
     with open_workbook(path) as book:
-        for kind in EVERY_TABLE:
+        for kind in schema.EVERY_TABLE:
             sheet = book.sheet(kind)
             if sheet is None:
-                if required and kind in CATALOG_TABLES:
+                if required and kind in schema.CATALOG_TABLES:
                     faults.append(Fault(book.name, missing_sheet(book, kind)))
                 continue
             _read_sheet(book, sheet, kind, tables, faults)
@@ -209,8 +194,10 @@ def _read_table_files(path: Path) -> tuple[list[Table], list[Fault]]:
 def _catalog_kind(name: str, header: Sequence[object]) -> str:
     kind = catalog_kind(header)
     if not kind:
-        first = next((split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()), "nothing")
-        keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
+        first = next(
+            (schema.split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()), "nothing"
+        )
+        keys = ", ".join(schema.table_schema(kind).key.name for kind in schema.EVERY_TABLE)
         raise InputError(Fault(name, f"the first header must name the kind of table ({keys}), got {first}"))
     return kind
 
@@ -222,7 +209,7 @@ def read_plan_tables(
     tables: list[Table] = []
     faults: list[Fault] = []
     with open_workbook(path) as book:
-        wanted = [sheet] if sheet is not None else [name for name in PLAN_TABLES if kind in (None, name)]
+        wanted = [sheet] if sheet is not None else [name for name in schema.PLAN_TABLES if kind in (None, name)]
         results = [(name, book.sheet(name)) for name in wanted]
         if sheet is None and not any(spelled for _, spelled in results):
             alone = [name for name in book.sheets if len(book.sheets) == 1 or _holds_plans(book, name)]
@@ -235,33 +222,33 @@ def read_plan_tables(
             if spelled is None:
                 continue
             meant = kind or name.strip().casefold()
-            if meant not in PLAN_TABLES:
+            if meant not in schema.PLAN_TABLES:
                 block = find_block(book, spelled, "inference")
-                meant = "inference" if block and "prompt_length" in plan_names(block.header) else "training"
+                meant = "inference" if block and "prompt_length" in schema.plan_names(block.header) else "training"
             _read_sheet(book, spelled, meant, tables, faults)
     return tables, faults
 
 
 def _holds_plans(book: Workbook, sheet: str) -> bool:
     """Whether a sheet that is no table of the catalog has a header of plans, or a card of one."""
-    if sheet.strip().casefold() in EVERY_TABLE:
+    if sheet.strip().casefold() in schema.EVERY_TABLE:
         return False
-    blocks = (find_block(book, sheet, kind) for kind in PLAN_TABLES)
-    named = (plan_names(block.header) for block in blocks if block is not None)
+    blocks = (find_block(book, sheet, kind) for kind in schema.PLAN_TABLES)
+    named = (schema.plan_names(block.header) for block in blocks if block is not None)
     return any({"model", "accelerator"} <= set(names) for names in named) or _sheet_card(book, sheet) is not None
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
-    card = _sheet_card(book, sheet) if kind in PLAN_TABLES else None
+    card = _sheet_card(book, sheet) if kind in schema.PLAN_TABLES else None
     if card is not None:
         tables.append(card[0])
         faults += card[1]
         return
     block = find_block(book, sheet, kind)
     if block is None:
-        needed = f'whose first header is "{table_schema(kind).key.name}"'
-        if kind in PLAN_TABLES:
-            columns = ", ".join(table_schema(kind).by_name[name].header for name in _NEEDED)
+        needed = f'whose first header is "{schema.table_schema(kind).key.name}"'
+        if kind in schema.PLAN_TABLES:
+            columns = ", ".join(schema.table_schema(kind).by_name[name].header for name in _NEEDED)
             needed = f"of plans, with headers such as {columns}"
         faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
         return
@@ -270,7 +257,7 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
     faults += result
 
 
-def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
+def _sheet_card(book: Workbook, sheet: str) -> Parsed | None:
     """The plans of a sheet that holds a card, a name and a value in each row."""
     cells = book.cells(sheet) if not book.tables(sheet) else {}
     if not 2 <= len(cells) <= MOST_CARD_ROWS:
@@ -278,7 +265,7 @@ def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
     numbers = sorted(cells)
     columns = sorted(set().union(*(cells[number] for number in numbers)))
     filled = _with_merged(book, sheet, cells, 0)
-    card = find_card([[filled[number].get(column) for column in columns] for number in numbers], PLAN_TABLES)
+    card = find_card([[filled[number].get(column) for column in columns] for number in numbers], schema.PLAN_TABLES)
     if card is None:
         return None
     rows, values = [numbers[at] for at in card.rows], [columns[at] for at in card.columns]
@@ -297,10 +284,10 @@ def unread_sheets(book: Workbook) -> Iterator[Fault]:
     """Unread sheets that seem to be meant: their table, or nearly their name, is a missing sheet's."""
     import difflib
 
-    missing = [kind for kind in (*EVERY_TABLE, *PLAN_TABLES) if book.sheet(kind) is None]
+    missing = [kind for kind in (*schema.EVERY_TABLE, *schema.PLAN_TABLES) if book.sheet(kind) is None]
     for sheet in book.sheets:
         name = sheet.strip().casefold()
-        if name in EVERY_TABLE or name in PLAN_TABLES or name in _FOR_READERS:
+        if name in schema.EVERY_TABLE or name in schema.PLAN_TABLES or name in _FOR_READERS:
             continue
         meant = [table.name.casefold() for table in book.tables(sheet) if table.name.casefold() in missing]
         meant += difflib.get_close_matches(name, missing, n=1, cutoff=0.75)
@@ -311,7 +298,7 @@ def unread_sheets(book: Workbook) -> Iterator[Fault]:
 
 def rows_outside(book: Workbook) -> Iterator[Fault]:
     """Unread rows further below the table of a sheet, with a name and more in its columns."""
-    for kind in (*EVERY_TABLE, *PLAN_TABLES):
+    for kind in (*schema.EVERY_TABLE, *schema.PLAN_TABLES):
         sheet = book.sheet(kind)
         block = find_block(book, sheet, kind) if sheet is not None else None
         if sheet is None or block is None or block.table is None:
@@ -327,8 +314,7 @@ def rows_outside(book: Workbook) -> Iterator[Fault]:
 
 
 DESIGN_TABLES = ("chiplets", "servers")
-KindOf = Callable[[str, Sequence[object]], str]
-"""``kind_of(name, header)``: the kind of table that a header row belongs to."""
+KindOf = Callable[[str, Sequence[object]], str]  # ``kind_of(name, header)``: the table that a header belongs to
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
@@ -353,7 +339,7 @@ class PlanRows(NamedTuple):
     columns: list[Coded]
     locate: Locate
 
-    def table(self) -> tuple[Table, list[Fault]]:
+    def table(self) -> Parsed:
         """The rows as a table, with every fault."""
         return parse_coded(self.kind, self.header, self.columns, self.locate)
 
@@ -373,18 +359,16 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
     if str(path) != STANDARD and ending not in _TEXT_FILES:
         _read_rows(path, None, lambda _, header: plan_kind(header), PLANS)  # says what is wrong
     for number, result in enumerate(csv_blocks(path, wanted, rows)):
-        card = card_of_csv(result, PLAN_TABLES) if number == 0 else None
+        card = card_of_csv(result, schema.PLAN_TABLES) if number == 0 else None
         read = result if card is None else card
         yield PlanRows(plan_kind(read[0]), *read)
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
-    """Rows of one kind that have a cost (chiplet designs, servers, plans), or of a catalog sheet among ``kinds``, of a
-    file or ``sheet``. By default chiplets of a workbook if it has rows, else servers; a header decides in a file.
-    """
+    """Rows of one kind that have a cost, or of a catalog sheet among ``kinds``; by default chiplets, else servers."""
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")
-    elif sheet in PLAN_TABLES:
+    elif sheet in schema.PLAN_TABLES:
         return read_plans(path, sheet, sheet)[0]
     else:
         result, faults = read_catalog_tables(path, required=False)
@@ -410,16 +394,14 @@ def is_workbook(path: str | os.PathLike[str]) -> bool:
     return str(path) != STANDARD and Path(path).suffix.casefold() in WORKBOOKS
 
 
-def _read_rows(
-    path: str | os.PathLike[str], sheet: str | None, kind_of: KindOf, meant: str
-) -> tuple[Table, list[Fault]]:
+def _read_rows(path: str | os.PathLike[str], sheet: str | None, kind_of: KindOf, meant: str) -> Parsed:
     """Rows of a CSV or Parquet file, or of CSV on standard input, with every fault."""
     name, ending = _name(path), Path(path).suffix.casefold()
     if sheet is not None:
         raise InputError(Fault(name, "has no sheets; leave the sheet out"))
     if str(path) == STANDARD or ending in _TEXT_FILES:
         read = read_csv(path)
-        card = card_of_csv(read, PLAN_TABLES) if meant == PLANS else None
+        card = card_of_csv(read, schema.PLAN_TABLES) if meant == PLANS else None
         header, columns, locate = read if card is None else card
         return parse_coded(kind_of(name, header), header, columns, locate)
     if ending == ".parquet":
@@ -443,14 +425,14 @@ def _wanted(kind: str, header: Sequence[object]) -> set[int]:
 
 
 def _design_kind(name: str, header: Sequence[object], kinds: Sequence[str]) -> str:
-    names = [split_header(cell)[0] for cell in header if isinstance(cell, str)]
+    names = [schema.split_header(cell)[0] for cell in header if isinstance(cell, str)]
     costed = tuple(kinds) == DESIGN_TABLES
-    if costed and "model" in plan_names(header):  # plans, also with the server that an earlier run found for them
+    if costed and "model" in schema.plan_names(header):  # plans, also with the server of an earlier run
         return plan_kind(header)
     for kind in kinds:
-        if table_schema(kind).key.name in names:
+        if schema.table_schema(kind).key.name in names:
             return kind
-    keys = " or ".join(f'"{table_schema(kind).key.name}"' for kind in kinds)
+    keys = " or ".join(f'"{schema.table_schema(kind).key.name}"' for kind in kinds)
     words = f"needs a column {keys} with the names of the {'designs' if costed else kinds[0]}"
     if costed:
         words += ', or "model" for plans'

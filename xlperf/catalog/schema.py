@@ -1,19 +1,14 @@
 """The schema as data: every column of every sheet, its unit, bounds, default and meaning; and the questions.
 
-``schema/<table>.csv`` beside this module declares the columns of each table. Readers, checks, drop-downs, header
-comments, the empty sheet and the guide's tables follow. Marks: ``auto`` may be entered in place of a value; ``whole``
-numbers; columns of the ``mapping`` of a model on accelerators; the ``group`` of results that add up to a total; whether
-a ``larger`` result is better; and where it is ``shown``, each view with its place in it.
-
-A row of ``questions.csv`` is a form (``schema/<form>.csv``, first values in ``workbook/forms.csv``) with its results
-(``<form>_results.csv``) and tables beside them (``<form>_<table>.csv``). Of the results, the view ``answer`` is the
-card of a terminal, ``tile`` the large numbers and ``note`` the texts of its sheet; of a table, ``front`` is what its
-sheet shows. Commands import this module before they run: it imports numpy only where it computes.
+``schema/<table>.csv`` declares the columns of each table; readers, checks, drop-downs and the guide follow. Marks:
+``auto`` may replace a value; ``whole`` numbers; columns of the ``mapping``; the ``group`` of results that add up;
+``larger`` is better; and where a column is ``shown``: ``answer`` in a terminal, ``tile`` and ``note`` on its sheet,
+``front`` for a table. A row of ``questions.csv`` is a form with its results and tables. Commands import this module
+before they run: it imports numpy only where it computes.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -123,8 +118,7 @@ class Column:
     is_larger_better: bool = False  # whether a search maximises the result; else it minimises it
     group: str = ""  # group of results that add up to a total
     shown: tuple[str, ...] = ()  # views that show the column by default, and its place: ``search:1``
-    is_text: bool = field(init=False, repr=False, compare=False)
-    """Whether values are text (else float64; flags are 0, 1 or NaN)."""
+    is_text: bool = field(init=False, repr=False, compare=False)  # text, else float64 with flags as 0, 1 or NaN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_text", self.kind in ("name", "text", "choice", "reference", "result-text"))
@@ -199,10 +193,8 @@ class TableSchema:
     # Optional: measurements of plans (measured_step_time), prediction over measurement less 1 (error_step_time)
     measured: tuple[Column, ...] = ()
     by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
-    key: Column = field(init=False, repr=False, compare=False)
-    """First column."""
-    references: tuple[Column, ...] = field(init=False, repr=False, compare=False)
-    """Columns that name rows of other tables."""
+    key: Column = field(init=False, repr=False, compare=False)  # First column
+    references: tuple[Column, ...] = field(init=False, repr=False, compare=False)  # columns that name rows of tables
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {column.name: column for column in (*self.columns, *self.measured)})
@@ -222,7 +214,7 @@ def schema() -> dict[str, TableSchema]:
 def _columns(path: Path) -> list[Column]:
     """Columns that a file of the schema declares; marks that it has no column for are blank."""
     columns = []
-    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+    for row in resources.rows(f"catalog/schema/{path.name}"):
         mark, names = row.get("required", ""), ("unit", "default", "bounds", "reference", "group")
         marks = {"may_be_auto": "auto", "is_whole": "whole", "is_mapping": "mapping", "is_larger_better": "larger"}
         others: dict[str, Any] = {name: row.get(name, "") for name in names}
@@ -240,10 +232,8 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
     beside: dict[str, Any] = {"table": kind, "kind": "number", "bounds": ">0"}
     errors = "Prediction over measurement less 1: "
     yield kind, tuple(replace(c, name=MEASURED + c.name, meaning=f"Measured: {c.meaning}", **beside) for c in numbers)
-    yield (
-        f"{kind}_results",
-        tuple(replace(c, name=ERROR + c.name, unit="-", meaning=errors + c.meaning) for c in numbers),
-    )
+    beside_results = (replace(c, name=ERROR + c.name, unit="-", meaning=errors + c.meaning) for c in numbers)
+    yield f"{kind}_results", tuple(beside_results)
 
 
 def _of_own_runs(rows: dict[str, list[Column]], measured: Sequence[Column]) -> tuple[Column, ...]:
@@ -390,8 +380,7 @@ def _trade() -> tuple[dict[str, dict[str, str]], dict[str, frozenset[str]]]:
     """Columns by the headers of the trade, by kind of table; and the counted nouns of each column."""
     columns: dict[str, dict[str, str]] = {kind: {} for kind in (*PLAN_TABLES, *FORMS)}
     nouns: dict[str, frozenset[str]] = {}
-    lines = Path(__file__).with_name("aliases.csv").read_text(encoding="utf-8").splitlines()
-    for row in csv.DictReader(lines):
+    for row in resources.rows("catalog/aliases.csv"):
         nouns[row["column"]] = frozenset(row["counts"].split())
         for kind in row["tables"].split() or columns:
             if kind in columns and row["column"] in table_schema(kind).by_name:
@@ -508,8 +497,7 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
 
 
 _RELEASED = re.compile(r"(?P<name>.{1,40}?[A-Za-z])[\s:@=]+v?(?P<release>\d[\w.+-]{0,30})")
-_MIXED = ("value_before", "value_after")
-"""Results with another quantity in each row: their decimals are not alike."""
+_MIXED = ("value_before", "value_after")  # Results with another quantity in each row: their decimals are not alike
 
 
 @cache
@@ -567,8 +555,7 @@ PER_CENT = (
     "discount_rate", "probability", "remainder", "enough_share",
 )  # fmt: skip
 """Results without a unit that people read in per cent."""
-_ROUGH = ("probability", "remainder")
-"""Of these, what is never known to more than one decimal."""
+_ROUGH = ("probability", "remainder")  # Of these, what is never known to more than one decimal
 
 
 def per_cent(shares: Sequence[float], most: int = 2) -> list[str]:
@@ -584,8 +571,7 @@ def per_cent(shares: Sequence[float], most: int = 2) -> list[str]:
     return [f"{100.0 * share:,.{decimals}f}" if math.isfinite(share) else "" for share in shares]
 
 
-_NONE, _NEAR = 1e-9, 0.01
-"""Shares that count as nothing, and as near nothing or all. [-]"""
+_NONE, _NEAR = 1e-9, 0.01  # Shares that count as nothing, and as near nothing or all. [-]
 
 
 def band_end(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,15 +15,10 @@ from xlperf.base.arrays import Columns, is_repeated, mapped, repeated, taken
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
-if TYPE_CHECKING:
-    pass
-
-
 CASES = ("low", "base", "high")  # cases of prices: a sheet may give a column twice more, with these endings
 
 Place = Callable[[int, str], str]  # ``place(row, column)``: cell of a value, for messages; row -1 is the header
-Locate = Callable[[int, int], str]
-"""``locate(row, position)``: cell, for messages; row -1 is the header, position -1 the whole row."""
+Locate = Callable[[int, int], str]  # ``locate(row, position)``: cell; row -1: the header, position -1: the whole row
 
 
 @lru_cache(maxsize=4096)
@@ -200,12 +195,10 @@ class Table:
         index = np.arange(len(self))[rows]
         chosen = rows if isinstance(rows, slice) else index
         return Table(
-            self.kind,
-            {name: taken(values, chosen) for name, values in self.columns.items()},
-            partial(place_of_row, self.place, index),
-            {name: values[index] for name, values in self.auto.items()},
+            self.kind, {name: taken(values, chosen) for name, values in self.columns.items()},
+            partial(place_of_row, self.place, index), {name: values[index] for name, values in self.auto.items()},
             {name: values[index] for name, values in self.own.items()},
-        )
+        )  # fmt: skip
 
 
 def stacked(tables: Sequence[Table]) -> Table:

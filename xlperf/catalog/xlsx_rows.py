@@ -1,8 +1,7 @@
 """Rows added to a user's workbook or CSV table, and workbooks as text.
 
-A row is added by editing the part of the package that holds the sheet: charts, sparklines, conditional formats and
-macros are never read, and so never lost. The new row takes the formats of the last one; the Excel table, its
-filter, drop-downs and conditional formats grow over it.
+A row is added by editing the part of the package that holds the sheet, so that charts, formats and macros stay; it
+takes the formats of the last row, and the Excel table, its filter and drop-downs grow over it.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> tuple[str, list[str]]:
-    """Add a row, in the units of the schema, below the last one of a catalog sheet, in the units of its headers; its
-    cell, and columns of the row without a header on the sheet.
-    """
+    """Add a row, in the units of the schema, to a catalog sheet; its cell, and columns that have no header there."""
     with Workbook(path) as book:
         sheet = book.sheet(kind)
         block = find_block(book, sheet, kind) if sheet is not None else None
@@ -74,9 +71,7 @@ def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
-    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
-    """
+    """Add a row, in the units of the schema, to a catalog table as CSV, made if missing; the line of the row."""
     declared = table_schema(kind)
     lines: list[list[str]] = []
     if path.exists():
@@ -132,11 +127,8 @@ def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
     above, below = (re.search(_ROW.format(row), sheet, re.DOTALL) for row in (last, last + 1))
     prefix = (above["p"] if above else None) or ""
     prepared = below if below and below["b"] else above
-    styles = {
-        result[2]: style[1]
-        for result in _CELL.finditer((prepared and prepared["b"]) or "")
-        if (style := _STYLE.search(result[0]))
-    }
+    written = _CELL.finditer((prepared and prepared["b"]) or "")
+    styles = {cell[2]: style[1] for cell in written if (style := _STYLE.search(cell[0]))}
     columns = sorted({*(column_number(letters) for letters in styles), *cells})
     made = {column: _cell(prefix, column, last + 1, styles, cells.get(column)) for column in columns}
     attributes = re.sub(r'\s*\b(r|spans)="[^"]*"', "", above["a"] if above else "").rstrip("/ ")
@@ -177,11 +169,8 @@ def _grown(sheet: str, last: int, block: Block) -> str:
     def grown(match: re.Match[str]) -> str:
         areas = [f"{one}:{one}" if ":" not in one else one for one in match[2].split()]
         new = [_AREA.sub(area, one) for one in areas]
-        return (
-            match[1]
-            + " ".join(b if a != b else c for a, b, c in zip(areas, new, match[2].split(), strict=False))
-            + match[3]
-        )
+        shown = (b if a != b else c for a, b, c in zip(areas, new, match[2].split(), strict=False))
+        return match[1] + " ".join(shown) + match[3]
 
     sheet = re.sub(r'(\bsqref=")([^"]*)(")', grown, sheet)
     sheet = re.sub(r'(<(?:\w+:)?autoFilter\b[^>]*\bref=")([^"]*)(")', grown, sheet)
@@ -213,11 +202,8 @@ def _calculated_anew(book: str) -> str:
         return book.replace(match[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)
     return re.sub(
         r"</(\w+:)?(definedNames|sheets)>(?!.*</(?:\w+:)?definedNames>)",
-        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>',
-        book,
-        count=1,
-        flags=re.DOTALL,
-    )
+        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>', book, count=1, flags=re.DOTALL,
+    )  # fmt: skip
 
 
 def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mapping[str, str]) -> None:
@@ -232,9 +218,7 @@ def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mappin
 
 
 def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Sheets of a workbook as lines of text: one for a sheet and its Excel tables, then one for each filled row, cells
-    separated by tabs, formulas as formulas. The text does not depend on the program that saved it.
-    """
+    """Sheets of a workbook as lines of text, cells separated by tabs, formulas as formulas, whoever saved it."""
     sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
     with Workbook(path) as book:
         for sheet in book.sheets:
@@ -250,10 +234,8 @@ def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 def _row_lines(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
     for row in sorted(cells):
-        texts = {
-            column: _escaped(formulas[row, column]) if (row, column) in formulas else _escaped(cell_text(value))
-            for column, value in cells[row].items()
-        }
+        shown = {column: formulas.get((row, column)) or cell_text(value) for column, value in cells[row].items()}
+        texts = {column: _escaped(text) for column, text in shown.items()}
         filled = [column for column, text in texts.items() if text]
         if filled:
             yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))

@@ -16,8 +16,7 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
-from xlperf.catalog.entries import asked_words
-from xlperf.catalog.parse import plain_number, table_from_rows
+from xlperf.catalog.parse import asked_words, plain_number, table_from_rows
 from xlperf.catalog.schema import (
     FORMS,
     PER_CENT,

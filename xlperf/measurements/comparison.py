@@ -1,18 +1,15 @@
 """Published quantities beside the predicted ones: which column is compared with which result, and in what unit.
 
-Power and energy per token are compared twice. At the measured rate the work of a token is as predicted, done in the
-time that was measured: the residual is the error of the watts alone. At the predicted rate the error of the rate is
-included.
-
-Efficiencies are measured rates over physical limits, the quantiles that a quote is compared with: ``python -m
-xlperf.measurements.comparison`` writes ``explore/published_efficiencies.csv`` anew from the published rows.
+Power and energy are compared at the measured rate, for the error of the watts alone, and at the predicted rate.
+``python -m xlperf.measurements.comparison`` writes ``explore/published_efficiencies.csv`` anew, the quantiles of
+measured rates over physical limits that a quote is compared with.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +23,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.inference import power_at_rates
+from xlperf.engine.tables import Progress
 from xlperf.explore.quote import output_limits
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns, read_published
@@ -37,20 +35,14 @@ _TRAINING_ORDER = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu
 _INFERENCE_ORDER = ("latency_s", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_pct")
 RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
 _RESULTS = {
-    "iter_time_s": ("step_time", "s"),
-    "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"),
-    "mfu_pct": ("mfu", "%"),
-    "hfu_pct": ("hfu", "%"),
-    "latency_s": ("latency", "s"),
-    "ttft_ms": ("ttft", "ms"),
-    "tpot_ms": ("tpot", "ms"),
+    "iter_time_s": ("step_time", "s"), "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"), "mfu_pct": ("mfu", "%"),
+    "hfu_pct": ("hfu", "%"), "latency_s": ("latency", "s"), "ttft_ms": ("ttft", "ms"), "tpot_ms": ("tpot", "ms"),
     "tokens_per_s": ("tokens_per_second", "token/s"),
     "tokens_per_s_per_gpu": ("tokens_per_second_per_accelerator", "token/s"),
-}
+}  # fmt: skip
 _NOTHING = (math.nan, math.nan, math.nan)
 _HARDWARE = "hardware"
-_BANDED = ("step_time", "tpot", "ttft", "memory")
-"""Results with a band of their own; other results use the band of the step time."""
+_BANDED = ("step_time", "tpot", "ttft", "memory")  # results with a band; others use the band of the step time
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +115,7 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
     return results
 
 
-def predicted(
-    plans: PublishedPlans, progress: Callable[[int], None] | None = None, results: Collection[str] | None = None
-) -> Table:
+def predicted(plans: PublishedPlans, progress: Progress | None = None, results: Collection[str] | None = None) -> Table:
     """Predictions of published rows that are plans, or ``results`` alone; a table without columns if none is."""
     if not len(plans.plans):
         return Table(f"{plans.published.kind}_results", {})
@@ -222,9 +212,7 @@ class _Predictions:
         return rate, low, high, ""
 
     def _memory(self, plan: int, words: str) -> float:
-        """Memory in the unit and sense of ``mem_kind``: reserved is without the driver's share, ratios are of saved
-        activations.
-        """
+        """Memory in the unit and sense of ``mem_kind``: reserved memory excludes the driver's share."""
         words = words.casefold()
         if words.startswith("percent"):
             other = int(self._plans.reference[plan])
@@ -284,9 +272,7 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"  # vLLM's kernels of 2025 for such weights take 
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
-    """Rows of measured power as inference rows, and why a row is no plan, "" if it is; a missing output length follows
-    from the energies of a request and a token.
-    """
+    """Rows of measured power as inference rows, and why a row is no plan, "" if it is."""
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}
     blank = np.full(size, math.nan)
@@ -396,9 +382,9 @@ def quantiles(efficiencies: Mapping[str, Array]) -> list[list[str]]:
     shares = np.linspace(0.0, 1.0, _QUANTILES)
     columns = {kind: np.quantile(values, shares) for kind, values in efficiencies.items()}
     rows = [["share_below", *columns], ["number", *(str(len(values)) for values in efficiencies.values())]]
-    return rows + [
-        [f"{share:.2f}", *(f"{values[row]:.4f}" for values in columns.values())] for row, share in enumerate(shares)
-    ]
+    for row, share in enumerate(shares):
+        rows.append([f"{share:.2f}", *(f"{values[row]:.4f}" for values in columns.values())])
+    return rows
 
 
 if __name__ == "__main__":

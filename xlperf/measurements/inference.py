@@ -14,8 +14,8 @@ from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.interop.software import calibrated_release, release_of
-from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.training import Refusal, precision_choice, published_plans, stated_settings
+from xlperf.measurements.published import ModelNames, Published, PublishedPlans, Refusal
+from xlperf.measurements.training import precision_choice, published_plans, stated_settings
 
 _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")  # settings that a static batch does not have
 _LENGTHS = {"prompt_length": "isl", "output_length": "osl"}  # printed columns that settings may state instead
@@ -30,17 +30,14 @@ _HEADS_OF_XQA = (128.0, 256.0)  # its first releases know no other heads: decode
 _RUN = 10.0
 """Requests of a benchmark run over those in flight if a row does not state them: --num-prompts of the clients of
 InferenceX and of AMD's recipes. [-]"""
-_OF_WINDOWS = ("nim",)
-"""Engines whose published runs are measured in windows of a steady state (genai-perf --measurement-interval)."""
+_OF_WINDOWS = ("nim",)  # engines measured in windows of a steady state (genai-perf --measurement-interval)
 _DOUBTFUL = "doubtful"  # first words of the quality note of a row whose own figures contradict each other
 _INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 
 
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Published inference rows as plans, with reasons why others are none. One request without a stated limit
-    is a static batch; an unstated precision is the one in the model's name, else 16 bits.
-    """
+    """Published inference rows as plans, with reasons why others are none."""
     models = ModelNames(catalog)
     chips = catalog.tables["accelerators"]
     names = [name.casefold() for name in chips.text("accelerator").tolist()]
@@ -65,10 +62,7 @@ def _plan(
         raise Refusal(text["quality"])
     if text["gpu"].casefold() not in memory:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    model, note, missing = models.name(published, row)
-    if missing:
-        raise Refusal(missing)
-    remarks = [note] if note else []
+    model, remarks = models.name(published, row)
     if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
         number["osl"] = 1.0
     if text["group"] == "production":
@@ -94,21 +88,12 @@ def _plan(
     _workers(text, number, models.number(model, "num_experts") > 0.0, remarks)
     _mapping(text, number, remarks)
     plan: dict[str, object] = {
-        "name": text["row_id"],
-        "model": model,
-        "accelerator": text["gpu"],
-        "num_accelerators": number["n_gpus"],
-        "software": engine,
-        "software_release": release_in(text["framework"]),
-        "tensor_parallel": number["tp"],
-        "pipeline_parallel": _at_least_one(number["pp"]),
-        "expert_parallel": _at_least_one(number["ep"]),
-        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]),
-        "prompt_length": number["isl"],
-        "output_length": number["osl"],
-        "precision": _precision(text, remarks),
-        "kv_precision": _kv_precision(text),
-    }
+        "name": text["row_id"], "model": model, "accelerator": text["gpu"], "num_accelerators": number["n_gpus"],
+        "software": engine, "software_release": release_in(text["framework"]), "tensor_parallel": number["tp"],
+        "pipeline_parallel": _at_least_one(number["pp"]), "expert_parallel": _at_least_one(number["ep"]),
+        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]), "prompt_length": number["isl"],
+        "output_length": number["osl"], "precision": _precision(text, remarks), "kv_precision": _kv_precision(text),
+    }  # fmt: skip
     if _WEIGHTS_ONLY in text["precision"].casefold():
         plan["activation_precision"], plan["kv_precision"] = "bf16", plan["kv_precision"] or "bf16"
         remarks.append("weights alone are narrow: 16-bit products")

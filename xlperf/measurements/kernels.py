@@ -43,27 +43,22 @@ _PRECISIONS = dict.fromkeys(("bfloat16", "bf16", "fp16"), "bf16") | {"fp8": "fp8
 _PRECISIONS |= dict.fromkeys(("fp8_block", "fp8 (DeepGEMM)"), FP8_BLOCK)
 _OPERATIONS = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {"alltoall": "all_to_all"}
 _TIMES: dict[str, Callable[..., Array]] = {
-    "gemm": gemm_time,
-    "attention": attention_time,
-    "attention_backward": partial(attention_time, direction="backward"),
-    "attention_decode": decode_attention_time,
-    "vector": vector_time,
-}
+    "gemm": gemm_time, "attention": attention_time, "attention_backward": partial(attention_time, direction="backward"),
+    "attention_decode": decode_attention_time, "vector": vector_time,
+}  # fmt: skip
 """Times of kernels by family; others are collectives."""
 _WORDS = ("row_id", "source_id", "accelerator", "precision", "software")
 _NUMBER = r"[0-9.eE+\-]+"
 _FLASH = {"TensorRT-LLM": TENSORRT, "FlashAttention-2": FLASH_2, "FlashAttention-3": ANY, "cuDNN": ANY}
 _FLASH |= {"AITER": ANY, "AITER asm": ANY}
-_RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}
-"""Ranks per accelerator in runs that count its cores or dies."""
+_RANKS_PER_CHIP = {"Trainium1": 2.0, "MI250": 2.0, "MI250X": 2.0}  # in runs that count cores or dies
 _HALF_CHIP = "half a chip"
 _TIMED_BY_HOST, _HOST = ("hipkittens_gemm", "azure_mi300x"), 60.0
 _OUTPUT_SIZE = 2.0
 _SEEN_BY_HOST, _STARTS = 2.0, 1.0
 _MOST_TOO_FAST, _IDLE_SHARE, _MOST_GROUPED, _IDLE = 0.1, 0.05, 8.0, 25.0
 _FELT = 0.5  # share of the memory's bandwidth from which on a product would feel the memory
-_OWN_PAGES = ("tlx_paged_decode",)
-"""Sources in which every sequence has pages of its own, read once for a group of heads."""
+_OWN_PAGES = ("tlx_paged_decode",)  # sources whose sequences have pages of their own, read once for a group of heads
 
 
 @dataclass(frozen=True)
@@ -89,10 +84,8 @@ class KernelRows:
         """Mask of measurements excluded from every fit, on all machines: a fixed share of shapes by their hash."""
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
-        return np.array(
-            [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 16.0**8 < HELD_BACK_SHARE for name in names],
-            dtype=bool,
-        )
+        hashes = [int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) for name in names]
+        return np.array([value / 16.0**8 < HELD_BACK_SHARE for value in hashes], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -156,10 +149,7 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
     for family in sorted(parsed):
         of_family = parsed[family]
         words = {name: [getattr(measurement, name) for measurement in of_family] for name in _WORDS}
-        arguments = {
-            name: np.array([measurement.arguments[name] for measurement in of_family])
-            for name in of_family[0].arguments
-        }
+        arguments = {name: np.array([each.arguments[name] for each in of_family]) for name in of_family[0].arguments}
         joined = _joined(family, words, np.array([measurement.time for measurement in of_family]), arguments, catalog)
         keep, reasons = _physical(joined)
         omitted.update(reasons)
@@ -168,9 +158,7 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
 
 
 def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | None = None) -> Array:
-    """Time of the family's equation, (rows, trials), with constants (rows, 1), (1, 1) or (1, trials); ``forward``
-    constants serve rows that measure both passes of attention together.
-    """
+    """Time of the family's equation, (rows, trials); ``forward`` constants serve rows of both attention passes."""
     device = rows.machine.device
     given = {name: values[:, None] for name, values in rows.arguments.items()}
     if rows.family == "attention_backward":
@@ -213,16 +201,12 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     if rows.family != "attention_decode":
         return list(range(len(rows))), {}
     given = rows.arguments
-    traffic = kv_cache_traffic(
-        *(given[name] for name in ("batch", "num_query_groups", "key_length", "head_size", "kv_element_size"))
-    )
+    names = ("batch", "num_query_groups", "key_length", "head_size", "kv_element_size")
+    traffic = kv_cache_traffic(*(given[name] for name in names))
     share = traffic / rows.time / rows.machine.device.memory_bandwidth[:, 0]
     too_fast = share > 1.0
-    suspect = {
-        name
-        for name in set(rows.accelerator)
-        if too_fast[[other == name for other in rows.accelerator]].mean() > _MOST_TOO_FAST
-    }
+    names = np.array(rows.accelerator, dtype=object)
+    suspect = {name for name in set(rows.accelerator) if too_fast[names == name].mean() > _MOST_TOO_FAST}
     grouped = given["num_heads"] != given["num_query_groups"]
     grouped &= np.array([source not in _OWN_PAGES for source in rows.source_id], dtype=bool)
     idle = (share < _IDLE_SHARE) & (given["num_heads"] <= _MOST_GROUPED * given["num_query_groups"])
@@ -335,23 +319,16 @@ def _attention(row: Row) -> _Parsed:
     causal = float(_text(row, "causal").casefold() in ("true", "1", "1.0", "yes"))
     both_passes = _text(row, "direction") == "fwd+bwd"
     arguments = {
-        "batch": _number(row, "batch"),
-        "num_heads": heads,
-        "num_query_groups": groups if groups > 0 else heads,
-        "query_length": length,
-        "key_length": length,
-        "head_size": head_size,
-        "causal": causal,
-        "element_size": size,
-    }
+        "batch": _number(row, "batch"), "num_heads": heads, "num_query_groups": groups if groups > 0 else heads,
+        "query_length": length, "key_length": length, "head_size": head_size, "causal": causal, "element_size": size,
+    }  # fmt: skip
     time = _microseconds(row)
     if not time > 0.0:
         counted = (3.5 if both_passes else 1.0) * (0.5 if causal else 1.0)
         flop = counted * 4.0 * arguments["batch"] * heads * length * length * head_size
         time = flop / (_number(row, "tflops") * factor("TFLOP/s"))
-    return _parsed(
-        row, "attention_backward" if both_passes else "attention", precision, time, arguments, _FLASH[framework]
-    )
+    family = "attention_backward" if both_passes else "attention"
+    return _parsed(row, family, precision, time, arguments, _FLASH[framework])
 
 
 def _decode(row: Row) -> _Parsed:

@@ -21,7 +21,7 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, cell_text, is_blank, number_of, shown
@@ -83,9 +83,7 @@ class PublishedPlans:
 
 
 def read_published(path: str | Path) -> list[Published]:
-    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook; missing
-    columns are blank, others are ignored unless they look misspelt.
-    """
+    """Published rows of each kind in a CSV file or workbook; other columns are faults if they look misspelt."""
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xlsm"):
         return _from_workbook(path)
@@ -97,9 +95,7 @@ def _from_csv(path: Path) -> Published:
         raise InputError(Fault(path.name, "published rows are read from a workbook (.xlsx) or CSV, got a Parquet file"))
     file = read_csv(path)
     header = [name.strip() for name in file.header]
-    texts = [
-        [str(distinct[code]) for code in codes.tolist()] for codes, distinct in file.columns if distinct is not None
-    ]
+    texts = [[str(words[code]) for code in codes.tolist()] for codes, words in file.columns if words is not None]
 
     def place(row: int, column: str) -> str:
         line = int(file.locate.lines[row]) if row >= 0 else 0
@@ -128,9 +124,7 @@ def read_power(path: str | Path) -> list[Published]:
 
 
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
-    """Header, rows and ``place(row, column)`` of the table whose header has the column ``first``, as text; None without
-    it. InputError if a value is an error or an unsaved formula.
-    """
+    """Header, rows as text and places of the table whose header has the column ``first``; None without it."""
     with Workbook(path) as book:
         sheet = book.sheet(name)
         cells = book.cells(sheet) if sheet is not None else {}
@@ -154,8 +148,7 @@ def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[
             for name, column in columns.items()
             if isinstance(cells[number].get(column), (ErrorValue, Unsaved))
         ]
-        if faults:
-            raise InputError(faults)
+        raise_faults(faults)
         rows = [[_exact(cells[number].get(column)) for column in columns.values()] for number in numbers]
     return list(columns), rows, place
 
@@ -173,14 +166,10 @@ def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: 
     """
     kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
     columns = published_columns()[kind]
-    position = {name: number for number, name in enumerate(header)}
+    at = {name: number for number, name in enumerate(header)}
     faults = _header_faults(header, columns, place)
-    if faults:
-        raise InputError(faults)
-    text = {
-        name: [row[position[name]].strip() for row in rows] if name in position else [""] * len(rows)
-        for name in columns
-    }
+    raise_faults(faults)
+    text = {name: [row[at[name]].strip() for row in rows] if name in at else [""] * len(rows) for name in columns}
     number: dict[str, Array] = {}
     for name, sort in columns.items():
         if sort != "text":
@@ -192,8 +181,7 @@ def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: 
         elif row_id in seen:
             faults.append(Fault(place(row, "row_id"), f'"{row_id}" is the name of an earlier row too'))
         seen[row_id] = row
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return Published(kind, text, number, place)
 
 
@@ -228,18 +216,18 @@ def _numbers(values: Sequence[str], name: str, sort: str, place: Place, faults: 
 
 
 _SHAPE = {
-    "layers": "num_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_query_groups",
-    "ffn": "ffn_hidden_size",
-    "vocab": "vocab_size",
-}
+    "layers": "num_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "kv_heads": "num_query_groups",
+    "ffn": "ffn_hidden_size", "vocab": "vocab_size",
+}  # fmt: skip
 _REDUCED = re.compile(r"^(?P<base>.+?)-(?:l\d+|proxy)$", re.IGNORECASE)
 _FLAGS = {"yes": 1.0, "no": 0.0, "": float("nan")}
 _GIGA = factor("G")
 _WIDTH_STEP = 1024.0
 _SIZE_TOLERANCE = 0.01
+
+
+class Refusal(Exception):
+    """Why a published row is not a plan, in words."""
 
 
 class ModelNames:
@@ -254,13 +242,12 @@ class ModelNames:
         for row, word in aliases(self._table):
             self._known.setdefault(word.casefold(), row)
         self._rows: dict[int, dict[str, object]] = {}
-        self._made: dict[tuple[object, ...], str] = {}
-        self._notes: dict[tuple[object, ...], str] = {}
+        self._made: dict[tuple[object, ...], tuple[str, tuple[str, ...]]] = {}  # name and assumptions by shape
         self._names: set[str] = set(self._known)
         self._new: list[dict[str, object]] = []
 
-    def name(self, published: Published, row: int) -> tuple[str, str, str]:
-        """Name of a row's model, assumptions, and the reason for a missing name."""
+    def name(self, published: Published, row: int) -> tuple[str, list[str]]:
+        """Name of a row's model, and assumptions; Refusal if it has none."""
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}
         shape = {name: value for name, value in shape.items() if not math.isnan(value)}
@@ -271,9 +258,10 @@ class ModelNames:
             family = _family(printed)
             needed = [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in shape]
             if family is None or needed or "vocab_size" not in shape:
-                return "", "", f'model "{printed[1] or printed[0]}" is not in the catalog'
+                raise Refusal(f'model "{printed[1] or printed[0]}" is not in the catalog')
             base = {"model": printed[1] or printed[0], **family}
-        return self._variant(base, shape, size, length)
+        name, notes = self._variant(base, shape, size, length)
+        return name, list(notes)
 
     def number(self, name: str, column: str) -> float:
         """A number of a model named by :meth:`name`; NaN if blank."""
@@ -313,22 +301,20 @@ class ModelNames:
 
     def _variant(
         self, base: Mapping[str, object], shape: Mapping[str, float], size: float, length: float
-    ) -> tuple[str, str, str]:
+    ) -> tuple[str, tuple[str, ...]]:
         longer = length > _number(base, "max_sequence_length")
         model: dict[str, object] = {**base, **shape}
         derive = "ffn_hidden_size" not in shape and not math.isnan(size) and math.isnan(_number(base, "num_experts"))
         derive = derive and model["num_layers"] == base.get("num_layers", model["num_layers"])
         same = not longer and all(value == _effective(base, name) for name, value in shape.items())
         if same and (not derive or _agrees(model, size * _GIGA)):
-            return str(base["model"]), "", ""
+            return str(base["model"]), ()
         key = (base["model"], *sorted(shape.items()), longer, size if derive else 0.0)
         if key in self._made:
-            return self._made[key], self._notes[key], ""
-        note = ""
-        if derive and not _agrees(model, size * _GIGA):
-            note = _derive(model, size * _GIGA)
+            return self._made[key]
+        note = _derive(model, size * _GIGA) if derive and not _agrees(model, size * _GIGA) else ""
         if math.isnan(_number(model, "ffn_hidden_size")):
-            return "", "", f'model "{base["model"]}": the feed-forward width is not stated'
+            raise Refusal(f'model "{base["model"]}": the feed-forward width is not stated')
         if any(name in shape and shape[name] != base.get(name) for name in ("hidden_size", "num_attention_heads")):
             model["head_size"] = _number(model, "hidden_size") / _number(model, "num_attention_heads")
         if longer:
@@ -338,8 +324,8 @@ class ModelNames:
         for stated in ("stated_parameters", "stated_active_parameters"):
             model.pop(stated, None)
         self._new.append(model)
-        self._made[key], self._notes[key] = str(model["model"]), note
-        return self._made[key], note, ""
+        self._made[key] = str(model["model"]), (note,) if note else ()
+        return self._made[key]
 
     def _free(self, name: str) -> str:
         number, free = 1, name

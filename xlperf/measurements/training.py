@@ -16,11 +16,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.software import calibrated_release
-from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-
-
-class Refusal(Exception):
-    """Why a published row is not a plan, in words."""
+from xlperf.measurements.published import ModelNames, Published, PublishedPlans, Refusal
 
 
 def stated_settings(kind: str, printed: str) -> dict[str, object]:
@@ -64,23 +60,13 @@ _RECIPES = {
 _SHARDED = "fsdp"
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
 _PLAIN = {
-    "tensor_parallel": "tp",
-    "pipeline_parallel": "pp",
-    "virtual_pipeline": "vp",
-    "context_parallel": "cp",
-    "expert_parallel": "ep",
-    "expert_tensor_parallel": "etp",
-    "num_accelerators": "n_gpus",
-    "global_batch_size": "gbs",
-    "micro_batch_size": "mbs",
-    "sequence_length": "seq_len",
-    "zero_stage": "zero_stage",
-    "sequence_parallel": "sp",
-}
+    "tensor_parallel": "tp", "pipeline_parallel": "pp", "virtual_pipeline": "vp", "context_parallel": "cp",
+    "expert_parallel": "ep", "expert_tensor_parallel": "etp", "num_accelerators": "n_gpus", "global_batch_size": "gbs",
+    "micro_batch_size": "mbs", "sequence_length": "seq_len", "zero_stage": "zero_stage", "sequence_parallel": "sp",
+}  # fmt: skip
 _RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", "nemo-bridge")
-_CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")
-"""Words of notes on a loss whose settings do not state its kernels."""
+_CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")  # in notes on a loss whose settings do not state its kernels
 _ADAPTER_RANK = 16.0  # rank of adapters that a row of fine-tuning does not state (assumption)
 _ROUNDED = 0.1  # most that a printed global batch may be off a whole number of micro-batches
 _WHOLE: dict[str, object] = {"sequence_parallel": 0.0, "recompute": "none", "recompute_modules": ""}
@@ -128,9 +114,8 @@ def recipe_choice(printed: str) -> str:
     ['bf16', 'fp8-current', 'mxfp8', 'fp8-block', 'fp8']
     """
     words = printed.casefold().removeprefix("amp_").replace("_", "-")
-    return next((recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling)), "") or (
-        precision_choice(printed)
-    )
+    named = (recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling))
+    return next(named, "") or precision_choice(printed)
 
 
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
@@ -147,11 +132,9 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def published_plans(
-    kind: str,
-    published: Published,
-    models: ModelNames,
+    kind: str, published: Published, models: ModelNames,
     plans_of: Callable[[int], tuple[list[dict[str, object]], list[str]]],
-) -> PublishedPlans:
+) -> PublishedPlans:  # fmt: skip
     """Published rows by ``plans_of(row)``: plans (the second is the denominator of the first) and notes."""
     rows: list[dict[str, object]] = []
     index: list[int] = []
@@ -195,20 +178,15 @@ def _plan(
         raise Refusal(refused)
     if text["gpu"].casefold() not in accelerators:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    model, note, missing = models.name(published, row)
-    if missing:
-        raise Refusal(missing)
-    remarks = [note] if note else []
+    model, remarks = models.name(published, row)
     printed = text["software"].casefold()
     plan: dict[str, object] = {
-        "name": text["row_id"],
-        "model": model,
-        "accelerator": text["gpu"],
+        "name": text["row_id"], "model": model, "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
         "software": nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed,
         "software_release": nemo_release(text["source"]) if printed in _NAMED_NEMO else "",
         "recompute_modules": _MODULES.get(text["recompute"].casefold(), ""),
-    }
+    }  # fmt: skip
     if text["data_sharding"] == _SHARDED and math.isnan(_value(plan, "zero_stage")):
         plan["zero_stage"] = 3.0
     stated = stated_settings("training", text["settings"])
@@ -245,10 +223,8 @@ def _plan(
 def _whole_batch(plan: dict[str, object], text: dict[str, str], remarks: list[str]) -> None:
     """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
     micro = _value(plan, "micro_batch_size")
-    batch, pieces = (
-        _value(plan, "global_batch_size"),
-        _value(plan, "data_parallel") * (1.0 if micro != micro else micro),
-    )
+    batch = _value(plan, "global_batch_size")
+    pieces = _value(plan, "data_parallel") * (1.0 if micro != micro else micro)
     if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
         return
     rounded = max(1.0, math.floor(batch / pieces + 0.5)) * pieces

@@ -230,9 +230,8 @@ def search(
     goals = [] if objective == "" else texts_of("--objective", objective)
     bounds = [*texts_of("--limit", limit), *texts_of("--limit", limits)]
     number = None if all else whole_number("--top", top)
-    choice = Choice(
-        goals, bounds, number, probability, doubt, processes or all_processes(), _bounds(most, most_accelerators)
-    )
+    tried = _bounds(most, most_accelerators)
+    choice = Choice(goals, bounds, number, probability, doubt, processes or all_processes(), tried)
     with progress(0, "plans tried") as done:
         found = found_plans(rows, known, choice, done)
     content = Content([], [], "\n".join(found.lines), notes, found=found.complete, catalog=known)
@@ -262,9 +261,8 @@ def solve(
     known, notes = catalog_for(catalog, goal.plans)
     notes += goal.unmoved(known)
     with progress(0, "plans tried") as done:
-        solved = solved_plans(
-            goal, known, objective, processes or all_processes(), _bounds(most, most_accelerators), done
-        )
+        workers, tried = processes or all_processes(), _bounds(most, most_accelerators)
+        solved = solved_plans(goal, known, objective, workers, tried, done)
     return Result.of(Content(*solved.blocks, "\n".join(solved.lines), notes, found=solved.complete), inputs)
 
 

@@ -19,13 +19,13 @@ import pandas as pd
 from pandas.plotting import PlotAccessor
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError, OptionError, nearest, printable
+from xlperf.base.errors import Fault, InputError, OptionError, nearest, printable, raise_faults
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import FLAGS, Column, Part, alike, column, displayed, rounded, shown, split_header
+from xlperf.catalog.schema import FLAGS, Part, alike, column, displayed, rounded, shown, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chips import RATE
@@ -134,10 +134,8 @@ def _card_lines(results: Sequence[Shown]) -> list[str]:
     """Results below each other as text, with their bands."""
     across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
     bands = [one.band and f"80 %: {one.band}" for one in results]
-    return [
-        f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip()
-        for one, band in zip(results, bands, strict=True)
-    ]
+    lines = zip(results, bands, strict=True)
+    return [f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip() for one, band in lines]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
@@ -161,8 +159,7 @@ _AXES = (
     ("unit_cost", RATE),
 )
 """Columns along and up of a frontier, by the results that have them."""
-_BARS = {"exposed_time": "operator", "probability": "cause"}
-"""Columns that are drawn as bars, and the columns with their labels."""
+_BARS = {"exposed_time": "operator", "probability": "cause"}  # columns drawn as bars, and columns of their labels
 _MOST_BARS = 15
 
 
@@ -197,10 +194,7 @@ class Plots(PlotAccessor):
         return "bands" if any(f"{name}_low" in block for name in block) else "line"
 
     def roofline(self, row: int = 0, ax: Axes | None = None) -> Axes:
-        """Rate of each operator of a plan over its arithmetic intensity, below the roof of the accelerator.
-
-        The area of a point is its share of the exposed time, its color the resource that limits it.
-        """
+        """Rate of each operator of a plan over its arithmetic intensity; areas of points are shares of the time."""
         plan, catalog = self._plan(row)
         operators = explain(plan, catalog)
         rate = operators.number("flop") / operators.number("time")
@@ -257,7 +251,7 @@ class Plots(PlotAccessor):
             pair = next((pair for pair in _AXES if all(name in block for name in pair)), ("", ""))
             (along, first), (up, second) = self._column(x, pair[0]), self._column(y, pair[1])
             values = [shown(along, first), shown(up, second)]
-        signs = [-1.0 if _is_larger_better(one) else 1.0 for one in (along, up)]
+        signs = [-1.0 if one.is_larger_better or one.name == RATE else 1.0 for one in (along, up)]
         best = pareto_rows(signs[0] * values[0], signs[1] * values[1])
         axes = _axes(ax)
         axes.scatter(*values, alpha=0.5)
@@ -334,10 +328,6 @@ class Plots(PlotAccessor):
         return plans.take([row]), catalog
 
 
-def _is_larger_better(one: Column) -> bool:
-    return one.is_larger_better or one.name == RATE
-
-
 def _named(table: Table, start: str) -> Iterator[Part]:
     for name, values in table.columns.items():
         if name.startswith(start):
@@ -358,8 +348,7 @@ def _roofs(plan: Table, catalog: Catalog, intensity: Array) -> Iterator[tuple[st
             yield f"{kind} {rounded(float(values[0]))} {declared.unit}", along, np.minimum(along * bandwidth, peak)
 
 
-_TERA = UNITS["TFLOP/s"].factor
-"""Unit of the axis of rates. [FLOP/s]"""
+_TERA = UNITS["TFLOP/s"].factor  # Unit of the axis of rates. [FLOP/s]
 
 
 def _log_ticks(axes: Axes) -> None:
@@ -461,8 +450,7 @@ def catalog_for(given: GivenCatalog, table: Table) -> tuple[Catalog, list[str]]:
     """The catalog of plans, and notes, on names that it spells otherwise too; InputError has every unknown name."""
     known, notes = catalog_of(given)
     faults = name_faults([table], known)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return known, [*notes, *taken_names([table], known)]
 
 

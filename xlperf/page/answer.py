@@ -134,12 +134,10 @@ def curve(
     mark = '<circle cx="{:.1f}" cy="{:.1f}" r="6"/>'.format(*at(marked)) if marked else ""
     bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     lines = [
-        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>',
-        f'<polyline points="{drawn}"/>',
-        mark,
+        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>', f'<polyline points="{drawn}"/>', mark,
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
-    ]
+    ]  # fmt: skip
     for along in marks[0]:
         x = at((along, 0.0))[0]
         lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{along:,.10g}</text>')
@@ -233,10 +231,8 @@ def _tiles(answer: Answered) -> list[Shown]:
     """The results with a tile; blank if there is no answer."""
     known = {one.name: one for one in answer.card}
     schema = results_of(answer.kind).by_name
-    return [
-        known.get(name, Shown(name, schema[name].header, ""))
-        for name in shown_columns(f"{answer.kind}_results", "tile")
-    ]
+    names = shown_columns(f"{answer.kind}_results", "tile")
+    return [known.get(name, Shown(name, schema[name].header, "")) for name in names]
 
 
 def write_page(output: str, answer: Answered, asked: Question, processes: int, done: Progress) -> None:
@@ -268,6 +264,8 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
             for words, shown in points
         ],
     }
+    titled = [(text(titles[name]), table(block)) for name, block in nested.items() if block]
+    sections = [f'<h2>{title}</h2><div class="wide">{inside}</div>' for title, inside in titled]
     first, more = _parted(answer.words)
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -275,7 +273,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
         tiles="".join(lines), charts="".join(_charts(answer)),
-        tables="".join(_section(titles[name], block) for name, block in nested.items() if block),
+        tables="".join(sections),
         others=_others(asked, points), notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
         card=card(answer.card), grid=json.dumps(grid).replace("<", "\\u003c"),
     )  # fmt: skip
@@ -289,10 +287,6 @@ def _parted(words: str) -> tuple[str, str]:
     """
     first, stop, more = words.partition(". ")
     return f"{first}{stop.strip()}", more
-
-
-def _section(title: str, block: list[Part]) -> str:
-    return f'<h2>{text(title)}</h2><div class="wide">{table(block)}</div>'
 
 
 def _band(one: Shown) -> str:
@@ -392,10 +386,7 @@ def write_tables(
     output: str, title: str, lines: Sequence[str], tables: Sequence[tuple[str, list[Part]]],
     charts: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
-    """Write tables as a page below a title and some sentences; the file is replaced when the page is complete.
-
-    ``charts``: drawings above each table; a chart of its first result if there are none.
-    """
+    """Write tables as a page, with ``charts`` or one of the first result above each; replaced when complete."""
     drawn = [_chart(block) for _, block in tables] if charts is None else charts
     template = resources.table("page/answer.html").read_text(encoding="utf-8")
     head = Template(template.partition("<body>")[0]).substitute(title=text(f"xlperf {__version__}: {title}"))

@@ -15,21 +15,9 @@ _WIDTH, _WIDEST, _RIGHT, _BAR, _HEIGHT, _LETTER = 640.0, 350.0, 80.0, 16.0, 260.
 """Width of a chart, of its labels at the most and of the words behind a bar, height of a bar and of a plot, width of a
 letter. [pixel]"""
 _MARGIN = 56.0
-_COLOURS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#cc79a7",
-    "#56b4e9",
-    "#44515e",
-    "#6b5b00",
-    "#7a4b8c",
-    "#8d99a6",
-)
+_COLOURS = "#0072b2 #e69f00 #009e73 #d55e00 #cc79a7 #56b4e9 #44515e #6b5b00 #7a4b8c #8d99a6".split()
 """Colours for colour-blind readers (Okabe and Ito), then four more."""
-Curve = tuple[str, list[tuple[float, float]]]
-"""Name and points of a series."""
+Curve = tuple[str, list[tuple[float, float]]]  # Name and points of a series
 
 
 def study_charts(sheet: StudySheet) -> str:
@@ -126,9 +114,8 @@ def _axis(values: Sequence[float], log: bool) -> _Axis:
         powers_across = max(last - first, 1)
         places = range(first, first + powers_across + 1, max(1, powers_across // 5))
         start = 10.0**first
-        return _Axis(
-            start, lambda value: math.log10(max(value, start) / start) / powers_across, [10.0**at for at in places]
-        )
+        labels = [10.0**at for at in places]
+        return _Axis(start, lambda value: math.log10(max(value, start) / start) / powers_across, labels)
     above, below = max(0.0, *values), -min(0.0, *values)
     steps = ticks(max(above, below) or 1.0)
     count = math.ceil(below / steps[1] - 1e-9)

@@ -72,25 +72,18 @@ def _designs(inputs: outcome.Inputs) -> tuple[Table, list[_Case]]:
         rows.append(
             terms
             | {
-                "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}",
-                "package": package,
-                "node": node,
-                "num_dies": dies,
-                "module_area": die - links,
-                "link_area_share": links / (die - links),
+                "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}", "package": package, "node": node,
+                "num_dies": dies, "module_area": die - links, "link_area_share": links / (die - links),
                 "kind": "assumption",
             }
-        )
+        )  # fmt: skip
     if not rows:
         raise InputError(Fault(inputs.place, "no design has a die within one exposure field and larger than its links"))
     return table_from_rows("chiplets", list(rows[0]), [list(row.values()) for row in rows]), cases
 
 
 def _priced_devices(inputs: outcome.Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
-    """The catalog with a device and a price for each design.
-
-    Peak rates are in proportion to the compute area of the reference accelerator, capex to the price.
-    """
+    """The catalog with a device (peak by its compute area) and a price for each design."""
     catalog = inputs.catalog
     plans = inputs.table("inference" if "inference" in inputs.plans else "training")
     row = int(catalog.rows("accelerators", plans["accelerator"][:1], plans, "accelerator")[0])
@@ -311,32 +304,25 @@ def _serving(
     names, machine = outcome.positions(plans.text("accelerator"))
     time, cost = _fitting(results, "tpot"), _fitting(results, ALL_IN["inference"])
     targets = inputs.numbers("time_per_token_targets")
-    within = np.array(
-        [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
-    )
+    places = range(len(names))
+    within = np.array([[np.where((machine == i) & (time <= t), cost, np.nan) for i in places] for t in targets])
     cheapest = np.fmin.reduce(within, axis=-1)
     targeted = outcome.pivot_of("serving", "target", targets, names, cheapest)
     edge_sheet = outcome.sheet_of(
         "serving frontier",
         [
-            ("plan", plans.text("name")[edge]),
-            ("accelerator", plans.text("accelerator")[edge]),
-            ("time_per_token", time[edge]),
-            ("cost", cost[edge]),
-            ("tokens_per_second_per_user", 1 / (time[edge] * UNITS["ms"].factor)),
-            ("throughput", results[_RATE][edge]),
+            ("plan", plans.text("name")[edge]), ("accelerator", plans.text("accelerator")[edge]),
+            ("time_per_token", time[edge]), ("cost", cost[edge]),
+            ("tokens_per_second_per_user", 1 / (time[edge] * UNITS["ms"].factor)), ("throughput", results[_RATE][edge]),
         ],
-    )
+    )  # fmt: skip
     return [targeted, edge_sheet], list(_serving_findings(targets, names, cheapest, _extrapolated(plans, results)))
 
 
 def _serving_findings(
     targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray, extrapolated: Mapping[str, str]
 ) -> Iterator[outcome.Finding]:
-    """The cheapest machine by target, merged over neighbouring targets, and its extrapolated kernels.
-
-    Machines with indistinguishable costs win together.
-    """
+    """The cheapest machines by target, neighbouring targets merged; costs too near to tell apart win together."""
     won: list[tuple[tuple[str, ...], list[int]]] = []
     for place, costs in enumerate(cheapest):
         near = np.isfinite(costs) & (costs <= np.fmin.reduce(costs) * (1.0 + TOLD_APART))

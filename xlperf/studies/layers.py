@@ -68,11 +68,9 @@ def _detail(
 ) -> outcome.StudySheet:
     machines = inputs.catalog.tables["accelerators"]
     index = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    first = next(iter(operators.values()))
-    table = Table(
-        first.kind, {name: np.concatenate([part[name] for part in operators.values()]) for name in first.columns}
-    )
-    rows = np.repeat(list(operators), [len(part) for part in operators.values()])
+    parts = list(operators.values())
+    table = Table(parts[0].kind, {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns})
+    rows = np.repeat(list(operators), [len(part) for part in parts])
     peak, bandwidth = outcome.peak_rates(plans, inputs.catalog)[rows], machines["memory_bandwidth"][index[rows]]
     time, flop, traffic = table["time"], table["flop"], table["traffic"]
     fields = table.schema.by_name
@@ -81,19 +79,15 @@ def _detail(
     return outcome.sheet_of(
         "operators",
         [
-            ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]),
-            ("plan", plan),
-            ("phase", table["phase"]),
-            ("operator", table["operator"]),
+            ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]), ("plan", plan),
+            ("phase", table["phase"]), ("operator", table["operator"]),
             *outcome.result_columns(table, ("m", "n", "k", "flop", "traffic")),
-            (fields["arithmetic_intensity"], flop / traffic),
-            ("ridge", peak / bandwidth),
+            (fields["arithmetic_intensity"], flop / traffic), ("ridge", peak / bandwidth),
             *outcome.result_columns(table, ("ideal_time", "tile_time", "efficiency_time", "power_time", "time")),
-            ("share_of_peak_rate", flop / time / peak),
-            ("share_of_memory_bandwidth", traffic / time / bandwidth),
+            ("share_of_peak_rate", flop / time / peak), ("share_of_memory_bandwidth", traffic / time / bandwidth),
             *((fields[name], table[name]) for name in ("bound", "ideal_bound")),
         ],
-    )
+    )  # fmt: skip
 
 
 def _times(operators: Mapping[int, Table], names: Sequence[str]) -> outcome.StudySheet:
@@ -164,9 +158,7 @@ def _gemm_short(
 
 def _findings(bounds: outcome.StudySheet, used: Sequence[str]) -> Iterator[outcome.Finding]:
     for phase in ("prefill", "decode"):
-        counts, ideal = (
-            {name: _compute_bound(bounds, column(name), phase) for name in used} for column in (str, _ideal)
-        )
+        counts, ideal = ({name: _compute_bound(bounds, of(name), phase) for name in used} for of in (str, _ideal))
         parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in counts.items()]
         any_bound = any(compute for compute, _ in counts.values())
         words = f"Compute-bound operators: {', '.join(parts) if any_bound else 'none on any machine'}"
@@ -218,11 +210,8 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[outcome.Findin
                 values.append((1 - activations[at] / activations[none], step[at] / step[none] - 1))
             rescued[mode] += bool(fits[none] == 0 and at is not None and fits[at] == 1)
     # lowest, median and highest saving and slow-down of each mode [%]
-    ends = {
-        mode: np.quantile(100.0 * np.array(pairs), (0.0, 0.5, 1.0), axis=0).T
-        for mode, pairs in changes.items()
-        if pairs
-    }
+    shares = {mode: 100.0 * np.array(pairs) for mode, pairs in changes.items() if pairs}
+    ends = {mode: np.quantile(each, (0.0, 0.5, 1.0), axis=0).T for mode, each in shares.items()}
     if len(ends) == len(changes):
         saved, slower = ([each[i][1] for each in ends.values()] for i in (0, 1))
         facts = {"plans": len(changes["full"]), "short_of": short_of, "rescued": rescued}
@@ -266,9 +255,8 @@ def flash_attention(inputs: outcome.Inputs) -> outcome.Outcome:
         cases = np.flatnonzero(machine == name)
         cases = cases[np.argsort(length[cases], kind="stable")]
         ends = cases[[0, -1]]
-        findings.append(
-            outcome.finding("flash gain", name=name, speed=speed[ends], length=length[ends], shrunk=shrunk[ends])
-        )
+        gain = {"speed": speed[ends], "length": length[ends], "shrunk": shrunk[ends]}
+        findings.append(outcome.finding("flash gain", name=name, **gain))
         if (shrunk[cases] >= 2).any():
             findings.append(outcome.finding("flash knee", name=name, knee=min(length[cases][shrunk[cases] >= 2])))
     return outcome.Outcome(findings, [outcome.sheet_of("attention", columns)], inputs.catalog, [(plans, results)])

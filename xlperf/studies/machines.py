@@ -16,23 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.operations import evaluate_operations
 from xlperf.equations.training.step import STEP_PARTS
-from xlperf.studies.outcome import (
-    Columns,
-    Finding,
-    Inputs,
-    Outcome,
-    StudySheet,
-    charts_of,
-    comparable,
-    finding,
-    in_short,
-    peak_rates,
-    pivot_of,
-    positions,
-    result_columns,
-    sheet_of,
-    with_rows,
-)
+from xlperf.studies import outcome
 
 _FACTORS: Mapping[str, tuple[str, str]] = {
     row["factor"]: (row["columns of the plan"], row["columns of the accelerator"])
@@ -51,7 +35,7 @@ _HANDICAPS: Mapping[str, _Change] = {
 _RATE = "tokens_per_second_per_accelerator"
 
 
-def speed_up(inputs: Inputs) -> Outcome:
+def speed_up(inputs: outcome.Inputs) -> outcome.Outcome:
     """Speed-up of every old and new plan, its factors and ceilings, and the conditions of a claimed speed-up."""
     plans, catalog = inputs.table("training"), inputs.catalog
     names = [str(name) for name in plans.text("name")]
@@ -61,14 +45,14 @@ def speed_up(inputs: Inputs) -> Outcome:
     chains = [_chain(plans, catalog, start, end, factors) for start, end in pairs]
     devices = [device for _, devices in chains for device in devices]
     columns = {name: np.concatenate([device[name] for device in devices]) for name in devices[0].columns}
-    wider = with_rows(catalog, [Table("accelerators", columns)])
+    wider = outcome.with_rows(catalog, [Table("accelerators", columns)])
     results = evaluate(plans, catalog)
     speeds = results[_RATE]
     steps = np.array([evaluate(steps, wider)[_RATE] for steps, _ in chains])
     gains = steps[:, 1:] / steps[:, :-1]
     totals = np.array([speeds[end] / speeds[start] for start, end in pairs])
     labels = [f"{names[start]} to {names[end]}" for start, end in pairs]
-    taken_apart = sheet_of(
+    taken_apart = outcome.sheet_of(
         "factors",
         [("from_and_to", labels), *zip(factors, gains.T, strict=True), ("rest", totals / np.prod(gains, axis=1)),
          ("total", totals)],
@@ -76,19 +60,19 @@ def speed_up(inputs: Inputs) -> Outcome:
     # the same speed-ups with a row for each factor, one bar per pair in charts
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
-    charts = [chart for part in (keys[:half], keys[half:]) if part for chart in charts_of("gain by factor", part)]
-    by_factor = pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
+    charts = [one for part in (keys[:half], keys[half:]) if part for one in outcome.charts_of("gain by factor", part)]
+    by_factor = outcome.pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
     claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
     findings = [*_short(plans, pairs, factors, gains, totals, needed)]
     for (start, end), gain, total in zip(pairs, gains, totals, strict=True):
         if np.isfinite(total):
             largest = ", ".join(f"{factors[i]} {gain[i]:.2f}" for i in np.argsort(-gain)[:3])
-            findings.append(finding("gain", new=names[end], total=total, old=names[start], largest=largest))
+            findings.append(outcome.finding("gain", new=names[end], total=total, old=names[start], largest=largest))
     sheets = [taken_apart, by_factor, _ceilings(inputs, plans, starts, ends, speeds), *claimed]
-    return Outcome([*findings, *claim], sheets, catalog, [(plans, results)])
+    return outcome.Outcome([*findings, *claim], sheets, catalog, [(plans, results)])
 
 
-def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
+def _positions(names: Sequence[str], inputs: outcome.Inputs, setting: str) -> list[int]:
     """Plans with names that start with the words of a setting."""
     rows: list[int] = []
     for word in inputs.words(setting):
@@ -126,33 +110,34 @@ def _plans_of(rows: Sequence[Mapping[str, object]], names: Sequence[str], like: 
 
 
 def _ceilings(
-    inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], speeds: np.ndarray
-) -> StudySheet:
+    inputs: outcome.Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], speeds: np.ndarray
+) -> outcome.StudySheet:
     """Predicted speed-ups beside their bounds, the ratios of peak rates and bandwidths."""
     rows = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    peaks, bandwidths = peak_rates(plans, inputs.catalog), inputs.catalog.tables["accelerators"]["memory_bandwidth"]
+    peaks = outcome.peak_rates(plans, inputs.catalog)
+    bandwidths = inputs.catalog.tables["accelerators"]["memory_bandwidth"]
     start, end = np.array(list(product(starts, ends))).T
     total, compute, bandwidth = (each[end] / each[start] for each in (speeds, peaks, bandwidths[rows]))
     labels = [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]
-    columns: Columns = [("from_and_to", labels), ("total", total), ("compute_ceiling", compute),
+    columns: outcome.Columns = [("from_and_to", labels), ("total", total), ("compute_ceiling", compute),
                         ("reached", total / compute), ("memory_bandwidth_ratio", bandwidth)]  # fmt: skip
-    return sheet_of("ceilings", columns)
+    return outcome.sheet_of("ceilings", columns)
 
 
 def _claim(
-    inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], results: Table
-) -> tuple[list[StudySheet], list[Finding], str]:
+    inputs: outcome.Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], results: Table
+) -> tuple[list[outcome.StudySheet], list[outcome.Finding], str]:
     """A sentence on a claimed speed-up: the utilisation of the old machine, or the handicaps of its baseline."""
     target, speeds = inputs.number("claimed_gain"), results[_RATE]
     best = max(starts, key=lambda row: speeds[row])
     gains, mfu = speeds[list(ends)] / speeds[best], results["mfu"][best]
     needed, mfu = 100 * (mfu * gains / target), 100 * mfu  # [%]
     names, count = [str(plans["name"][end]) for end in ends], len(ends)
-    columns: Columns = [
+    columns: outcome.Columns = [
         ("new_plan", names), ("gain", gains), ("claimed", [target] * count), ("missing_factor", target / gains),
         ("mfu_of_the_old_plan", [mfu] * count), ("mfu_needed", needed),
     ]  # fmt: skip
-    claim = sheet_of("claim", columns, target=target, plan=plans["name"][best])
+    claim = outcome.sheet_of("claim", columns, target=target, plan=plans["name"][best])
     base = {name: values[best] for name, values in plans.columns.items()}
     replicas = float(base["num_accelerators"]) / (float(base["tensor_parallel"]) * float(base["pipeline_parallel"]))
     rows = []
@@ -164,18 +149,19 @@ def _claim(
     changes = list(_HANDICAPS)
     slower = speeds[best] / evaluate(_plans_of(rows, changes, plans), inputs.catalog)[_RATE]
     order = np.argsort(-np.nan_to_num(slower), kind="stable")
-    handicaps = sheet_of(
+    handicaps = outcome.sheet_of(
         "handicaps", [("handicap", [changes[i] for i in order]), ("times_slower", slower[order])],
         plan=plans["name"][best],
     )  # fmt: skip
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
-        return [claim, handicaps], [finding("no claim")], "no plan of the old and of the new machine could be computed"
+        words = "no plan of the old and of the new machine could be computed"
+        return [claim, handicaps], [outcome.finding("no claim")], words
     most, worst = int(np.nanargmax(gains)), int(order[0])
     made = gains[most] * slower[worst]
     findings = [
-        finding("claim", target=target, gain=gains[most], plan=names[most], short=target / gains[most],
+        outcome.finding("claim", target=target, gain=gains[most], plan=names[most], short=target / gains[most],
                 needed=needed[most], mfu=mfu),
-        finding("handicap", change=changes[worst], slower=slower[worst], made=made,
+        outcome.finding("handicap", change=changes[worst], slower=slower[worst], made=made,
                 enough="more than" if made >= target else "still below", target=target),
     ]  # fmt: skip
     short = (
@@ -186,25 +172,21 @@ def _claim(
 
 
 def _short(
-    plans: Table,
-    pairs: Sequence[tuple[int, int]],
-    factors: Sequence[str],
-    gains: np.ndarray,
-    totals: np.ndarray,
+    plans: Table, pairs: Sequence[tuple[int, int]], factors: Sequence[str], gains: np.ndarray, totals: np.ndarray,
     needed: str,
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:  # fmt: skip
     """The speed-up with its largest factor, and the condition of a claimed speed-up."""
     computed = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
     if not computed:
         return
-    old, new = (positions(plans.text("accelerator")[[pair[end] for pair in pairs]])[0] for end in (0, 1))
-    models = positions(plans.text("model")[[pair[0] for pair in pairs]])[0]
+    old, new = (outcome.positions(plans.text("accelerator")[[pair[end] for pair in pairs]])[0] for end in (0, 1))
+    models = outcome.positions(plans.text("model")[[pair[0] for pair in pairs]])[0]
     names = [str(name) for name in plans.text("name")]
     least, most = (pick(computed, key=lambda place: totals[place]) for pick in (min, max))
     ends = [f"{totals[i]:.1f} times ({names[pairs[i][1]]} against {names[pairs[i][0]]})" for i in (least, most)]
     mean = np.exp(np.mean([np.log(gains[place]) for place in computed], axis=0))
     largest = [f"{factors[i]} {mean[i]:.1f}" for i in np.argsort(-mean)[:3]]
-    yield in_short(
+    yield outcome.in_short(
         f"per accelerator {' and '.join(new)} trains {' and '.join(models)} {ends[0]} to {ends[1]} as fast as "
         f"{' and '.join(old)}, most of it by {', '.join(largest)} in the mean",
         needed,
@@ -214,12 +196,12 @@ def _short(
 _OPERATIONS = ("all_reduce", "all_to_all")
 
 
-def topologies(inputs: Inputs) -> Outcome:
+def topologies(inputs: outcome.Inputs) -> outcome.Outcome:
     """Time of a step by part on every network, and of two collectives among all accelerators."""
     plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     names, networks = plans.text("name"), plans.text("network")
-    group = comparable(plans, "network")
+    group = outcome.comparable(plans, "network")
     spans = [np.flatnonzero(group == i) for i in range(group.max() + 1)]
     labels = [str(names[span[0]]).partition(" on ")[0] for span in spans]
     step = results["step_time"]
@@ -228,14 +210,14 @@ def topologies(inputs: Inputs) -> Outcome:
         chart
         for span, label in zip(spans, labels, strict=True)
         if span[-1] - span[0] + 1 == len(span)
-        for chart in charts_of("topologies", STEP_PARTS, (int(span[0]), int(span[-1]) + 1), label=label)
+        for chart in outcome.charts_of("topologies", STEP_PARTS, (int(span[0]), int(span[-1]) + 1), label=label)
     ]
-    columns: Columns = [
+    columns: outcome.Columns = [
         ("plan", names), ("network", networks), ("model", [labels[i] for i in group]),
-        *result_columns(results, ("step_time",)), ("over_the_best", over),
-        *result_columns(results, (*STEP_PARTS, "reason")),
+        *outcome.result_columns(results, ("step_time",)), ("over_the_best", over),
+        *outcome.result_columns(results, (*STEP_PARTS, "reason")),
     ]  # fmt: skip
-    collectives = _collectives(inputs, positions(networks)[0])
+    collectives = _collectives(inputs, outcome.positions(networks)[0])
     # plans of each label, the fastest network first
     ranked = {}
     for span, label in zip(spans, labels, strict=True):
@@ -245,12 +227,12 @@ def topologies(inputs: Inputs) -> Outcome:
     findings = [*_networks_short(inputs, ranked, networks, over, collectives)]
     for label, order in ranked.items():
         slow = ", ".join(f"{networks[i]} {over[i]:.2f}" for i in order[-3:])
-        findings.append(finding("networks", model=label.capitalize(), best=networks[order[0]], slow=slow))
-    sheets = [sheet_of("topologies", columns, charts), collectives]
-    return Outcome([*findings, *_torus(collectives)], sheets, inputs.catalog, [(plans, results)])
+        findings.append(outcome.finding("networks", model=label.capitalize(), best=networks[order[0]], slow=slow))
+    sheets = [outcome.sheet_of("topologies", columns, charts), collectives]
+    return outcome.Outcome([*findings, *_torus(collectives)], sheets, inputs.catalog, [(plans, results)])
 
 
-def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
+def _collectives(inputs: outcome.Inputs, networks: list[str]) -> outcome.StudySheet:
     """Time of one all-reduce and one all-to-all among all accelerators of each network."""
     accelerator, pairs = inputs.table("training").text("accelerator")[0], list(product(networks, _OPERATIONS))
     size, count = inputs.number("collective_size"), inputs.number("collective_accelerators")
@@ -264,12 +246,13 @@ def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
     }
     results = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
     times = results["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
-    return pivot_of("collectives", "network", networks, _OPERATIONS, times, size=size, count=count)
+    return outcome.pivot_of("collectives", "network", networks, _OPERATIONS, times, size=size, count=count)
 
 
 def _networks_short(
-    inputs: Inputs, ranked: Mapping[str, np.ndarray], networks: np.ndarray, over: np.ndarray, table: StudySheet
-) -> Iterator[Finding]:
+    inputs: outcome.Inputs, ranked: Mapping[str, np.ndarray], networks: np.ndarray, over: np.ndarray,
+    table: outcome.StudySheet,
+) -> Iterator[outcome.Finding]:  # fmt: skip
     """The slowest network of each plan, and the collective with the largest slowdown."""
     clauses = []
     for label, order in ranked.items():
@@ -283,17 +266,17 @@ def _networks_short(
         slow, fast = int(np.nanargmax(time)), int(np.nanargmin(time))
         against = f"({names[slow]} against {names[fast]})"
         parts.append(f"{time[slow] / time[fast]:.0f} times for an {operation.replace('_', '-')} {against}")
-    yield in_short(
+    yield outcome.in_short(
         f"a step of the same plan takes {' and '.join(clauses)}",
         f"one collective of {inputs.number('collective_size'):g} MB among {inputs.number('collective_accelerators'):g} "
         f"accelerators differs by {' and '.join(parts)}",
     )
 
 
-def _torus(collectives: StudySheet) -> Iterator[Finding]:
+def _torus(collectives: outcome.StudySheet) -> Iterator[outcome.Finding]:
     values = {str(row[0]): np.array(row[1:], dtype=float) for row in collectives.rows}
     base, *tori = ("flat switch", "flat torus 8x8x8", "flat torus 32x16")
     if {base, *tori} <= set(values):
         ratios = {name: values[name] / values[base] for name in tori}
         parts = [f"{name} {reduce:.1f} and {exchange:.1f}" for name, (reduce, exchange) in ratios.items()]
-        yield finding("torus", tori=", ".join(parts))
+        yield outcome.finding("torus", tori=", ".join(parts))

@@ -15,7 +15,7 @@ from string import Formatter
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, nearest, raise_faults
 from xlperf.catalog.cards import beside
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import number_of
@@ -116,10 +116,7 @@ class StudySheet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Findings, sheets, and plans with their results for the sheets of every report.
-
-    ``catalog`` includes devices derived by the study; ``facts`` are numbers in the advice, in words.
-    """
+    """Findings, sheets, and plans with results; ``catalog`` has derived devices, ``facts`` numbers of the advice."""
 
     findings: Sequence[Finding]
     sheets: Sequence[StudySheet]
@@ -319,13 +316,9 @@ def charts_of(
 
 
 def sheet_of(
-    kind: str,
-    columns: Iterable[tuple[Column | str, Iterable[object]]],
-    charts: Sequence[Chart] | None = None,
-    name: str = "",
-    series: Sequence[str] = (),
-    **facts: object,
-) -> StudySheet:
+    kind: str, columns: Iterable[tuple[Column | str, Iterable[object]]], charts: Sequence[Chart] | None = None,
+    name: str = "", series: Sequence[str] = (), **facts: object,
+) -> StudySheet:  # fmt: skip
     """A sheet that sheets.csv, columns.csv and charts.csv declare, from the values of its columns.
 
     ``facts`` stand in its heading, columns and charts. A column that is not declared holds labels, the key if it is
@@ -339,9 +332,8 @@ def sheet_of(
     line = _declared("sheets")[kind][0]
     drawn = charts_of(kind, series, None, **facts) if charts is None else charts
     rows = list(zip(*values, strict=True))
-    return StudySheet(
-        name or kind, line["heading"].format(**facts), heads, rows, drawn, series if line["heat map"] else ()
-    )
+    heading, shaded = line["heading"].format(**facts), series if line["heat map"] else ()
+    return StudySheet(name or kind, heading, heads, rows, drawn, shaded)
 
 
 def _value(value: object, flag: bool) -> Value:
@@ -493,12 +485,10 @@ def read_inputs(
     if has_plans:
         plans, more = read_plan_tables(source)
         faults += more
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     merged = with_rows(load_catalog(catalog), tables)
     faults = name_faults(plans, merged)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     if full:
         settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
     return Inputs(merged, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
@@ -506,10 +496,8 @@ def read_inputs(
 
 def _whole(table: Table) -> Table:
     """A table with every column of its schema, blank if the source lacks it."""
-    columns = {
-        column.name: table.text(column.name) if column.is_text else table.number(column.name)
-        for column in table.schema.columns
-    }
+    read = {True: table.text, False: table.number}
+    columns = {column.name: read[column.is_text](column.name) for column in table.schema.columns}
     return replace(table, columns=columns)
 
 

@@ -18,19 +18,7 @@ from xlperf.engine import evaluate
 from xlperf.equations.cost.tco import ALL_IN, break_even_cost_rate, break_even_price
 from xlperf.explore.objectives import TOLD_APART, Limit, objective_of
 from xlperf.explore.solve import at_largest_rates
-from xlperf.studies.outcome import (
-    Columns,
-    Finding,
-    Inputs,
-    Outcome,
-    StudySheet,
-    charts_of,
-    finding,
-    pivot_of,
-    positions,
-    sheet_of,
-    shown,
-)
+from xlperf.studies import outcome
 
 _WORK = {"inference": "serving", "training": "training"}
 _AGAINST = " against "
@@ -63,7 +51,7 @@ class _Rents(NamedTuple):
     break_even: Array
 
 
-def break_even_prices(inputs: Inputs) -> Outcome:
+def break_even_prices(inputs: outcome.Inputs) -> outcome.Outcome:
     """Break-even rents and purchase prices of pairs of machines, and their sensitivity to owner terms."""
     inputs = _loaded(inputs)
     results = {kind: evaluate(plans, inputs.catalog) for kind, plans in inputs.plans.items()}
@@ -71,29 +59,29 @@ def break_even_prices(inputs: Inputs) -> Outcome:
     good = {kind: _good(inputs, results[kind]) for kind in results}
     pairs = [pair for pair in _pairs(inputs) if all(_rows(inputs, good, pair.kind, name).any() for name in pair[1:])]
     if not pairs:
-        return Outcome([finding("no pair")], [], inputs.catalog, drawn)
+        return outcome.Outcome([outcome.finding("no pair")], [], inputs.catalog, drawn)
     rents = _Rents(*np.array([_rent(inputs, results, good, pair) for pair in pairs]).T)
     base = _purchase(inputs, good, pairs, {})
     stated = _stated(inputs.catalog, [pair.machine for pair in pairs])
     labels = [pair.label for pair in pairs]
-    rent_columns: Columns = [
+    rent_columns: outcome.Columns = [
         ("pair", labels), ("rent", rents.now), ("rent_of_the_other", rents.against),
         ("break_even_rent", rents.break_even), ("margin", 100.0 * (rents.break_even / rents.now - 1)),
         ("others_replaced", rents.break_even / rents.against),
     ]  # fmt: skip
-    price_columns: Columns = [("pair", labels), ("purchase_price", stated), ("break_even_price", base),
+    price_columns: outcome.Columns = [("pair", labels), ("purchase_price", stated), ("break_even_price", base),
                               ("margin", 100.0 * (base / stated - 1.0))]  # fmt: skip
-    sheets, terms = [sheet_of("rent", rent_columns), sheet_of("purchase", price_columns)], []
+    sheets, terms = [outcome.sheet_of("rent", rent_columns), outcome.sheet_of("purchase", price_columns)], []
     for name, (setting, column, unit) in _VARIED.items():
         values = inputs.numbers(setting)
         prices = np.array([_purchase(inputs, good, pairs, {column: v * UNITS[unit].factor}) for v in values])
-        sheets.append(pivot_of(name, column, values, labels, prices))
+        sheets.append(outcome.pivot_of(name, column, values, labels, prices))
         ends = f"of {min(values):g} to {max(values):g}" + ("" if unit in ("-", "year") else f" {unit}")
         terms.append(f"{name} {ends} by up to {100 * _moved(prices):.0f} %")
-    return Outcome(list(_findings(pairs, rents, base, stated, terms)), sheets, inputs.catalog, drawn)
+    return outcome.Outcome(list(_findings(pairs, rents, base, stated, terms)), sheets, inputs.catalog, drawn)
 
 
-def _loaded(inputs: Inputs) -> Inputs:
+def _loaded(inputs: outcome.Inputs) -> outcome.Inputs:
     """The inputs at the largest open loads: at a given request rate every machine makes the same tokens."""
     plans = dict(inputs.plans)
     if "inference" in plans:
@@ -103,39 +91,36 @@ def _loaded(inputs: Inputs) -> Inputs:
     return replace(inputs, plans=plans)
 
 
-def _pairs(inputs: Inputs) -> Iterator[_Pair]:
+def _pairs(inputs: outcome.Inputs) -> Iterator[_Pair]:
     """Every pair of the setting with every kind of work, serving first."""
-    asked = [
-        (text.partition(_AGAINST)[0].strip(), text.partition(_AGAINST)[2].strip()) for text in inputs.words("pairs")
-    ]
+    parts = [text.partition(_AGAINST) for text in inputs.words("pairs")]
+    asked = [(machine.strip(), against.strip()) for machine, _, against in parts]
     for machine, against in asked:
         if not (machine and against):
             problem = f'pairs must be "MACHINE{_AGAINST}MACHINE" with commas between, got "{machine or against}"'
             raise InputError(Fault(inputs.place, problem))
     machines = {str(name) for plans in inputs.plans.values() for name in plans.text("accelerator")}
-    unknown = [
-        name for names in asked for name in names if name.casefold() not in {word.casefold() for word in machines}
-    ]
+    folded = {name.casefold() for name in machines}
+    unknown = [name for names in asked for name in names if name.casefold() not in folded]
     if unknown:
-        raise InputError(
-            Fault(inputs.place, f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(machines))}')
-        )
+        problem = f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(machines))}'
+        raise InputError(Fault(inputs.place, problem))
     return (_Pair(kind, *names) for kind in _WORK if kind in inputs.plans for names in asked)
 
 
-def _good(inputs: Inputs, results: Table) -> np.ndarray:
+def _good(inputs: outcome.Inputs, results: Table) -> np.ndarray:
     """Plans that fit and, in serving, meet the target."""
-    fits = results.number("fits") == 1
-    return np.asarray(fits & (shown(results, "tpot") <= inputs.number("tpot_target")) if "tpot" in results else fits)
+    fits = np.asarray(results.number("fits") == 1)
+    return fits & (outcome.shown(results, "tpot") <= inputs.number("tpot_target")) if "tpot" in results else fits
 
 
-def _rows(inputs: Inputs, good: Mapping[str, np.ndarray], kind: str, machine: str) -> np.ndarray:
+def _rows(inputs: outcome.Inputs, good: Mapping[str, np.ndarray], kind: str, machine: str) -> np.ndarray:
     names = inputs.plans[kind].text("accelerator").astype(str)
     return np.asarray(good[kind] & (np.char.lower(names) == machine.lower()))
 
 
 def _rent(
-    inputs: Inputs, results: Mapping[str, Table], good: Mapping[str, np.ndarray], pair: _Pair
+    inputs: outcome.Inputs, results: Mapping[str, Table], good: Mapping[str, np.ndarray], pair: _Pair
 ) -> tuple[float, float, float]:
     """Rents of both machines and the break-even rent, the highest with equally cheap tokens. [USD/h]"""
     asked, reference = (_rows(inputs, good, pair.kind, name) for name in pair[1:])
@@ -163,7 +148,7 @@ def _owned(catalog: Catalog, free: bool, changes: Mapping[str, float]) -> Catalo
 
 
 def _purchase(
-    inputs: Inputs, good: Mapping[str, np.ndarray], pairs: Sequence[_Pair], changes: Mapping[str, float]
+    inputs: outcome.Inputs, good: Mapping[str, np.ndarray], pairs: Sequence[_Pair], changes: Mapping[str, float]
 ) -> Array:
     """Break-even purchase price of each pair, the highest with equally cheap tokens. [USD]"""
     bought, free = (_owned(inputs.catalog, each, changes) for each in (False, True))
@@ -189,11 +174,11 @@ def _purchase(
 
 def _findings(
     pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, terms: Sequence[str]
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     room = rents.break_even / rents.now - 1.0
     even = [f"{rent:.2f} USD/h, rent now {now:.2f}" for rent, now in zip(rents.break_even, rents.now, strict=True)]
     most, least = int(np.argmax(room)), int(np.argmin(room))
-    yield finding("break even short", most=pairs[most].label, most_rent=even[most], least=pairs[least].label,
+    yield outcome.finding("break even short", most=pairs[most].label, most_rent=even[most], least=pairs[least].label,
                   least_rent=even[least], terms=", ".join(terms))  # fmt: skip
     for place, pair in enumerate(pairs):
         words = f"{pair.machine} does the work of {rents.break_even[place] / rents.against[place]:.2f} {pair.against} "
@@ -202,7 +187,7 @@ def _findings(
             price = f"its price is {stated[place]:,.0f}" if np.isfinite(stated[place]) else "its price is not known"
             words += f"; bought, it breaks even at {base[place]:,.0f} USD ({price})"
         tone = "good" if room[place] >= 0.0 else "warning"
-        yield Finding(_WORK[pair.kind].capitalize(), f"{words}.", tone)
+        yield outcome.Finding(_WORK[pair.kind].capitalize(), f"{words}.", tone)
 
 
 def _moved(values: Array) -> float:
@@ -230,7 +215,7 @@ class _PoolPairs:
     def __init__(self, plans: Table, results: Table, targets: Sequence[float]) -> None:
         self.plans, self.results = plans, results
         decoders, prefillers = plans.text("accelerator"), plans.text("prefill_accelerator")
-        self.names = positions([*decoders, *prefillers])[0]
+        self.names = outcome.positions([*decoders, *prefillers])[0]
         places = {name: place for place, name in enumerate(self.names)}
         decode, prefill = (np.array([places[name] for name in column]) for column in (decoders, prefillers))
         self.prompts = sorted(set(plans.number("prompt_length").tolist()))
@@ -269,11 +254,8 @@ def _prices(plans: Table, results: Table) -> dict[str, float]:
     return {name: float(rate[row]) for row, name in enumerate(plans.text("accelerator").tolist()) if same[row]}
 
 
-def mixed_pools(inputs: Inputs) -> Outcome:
-    """The cheapest pair of machines by prompt length, and the break-even price of a prefill machine.
-
-    Models with an expert pool in any plan are about this pool, other models about the prefill pool.
-    """
+def mixed_pools(inputs: outcome.Inputs) -> outcome.Outcome:
+    """The cheapest pair of machines by prompt length, and the break-even price of a prefill or an expert pool."""
     whole = inputs.table("inference")
     models, split = whole.text("model"), ~np.isnan(whole.number("expert_accelerators"))
     with_experts = np.isin(models, list(set(models[split].tolist())))
@@ -282,19 +264,20 @@ def mixed_pools(inputs: Inputs) -> Outcome:
     of_prompts, of_experts = np.flatnonzero(~with_experts), np.flatnonzero(with_experts)
     pairs = _PoolPairs(whole.take(of_prompts), results.take(of_prompts), targets)
     if not np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1).all():
-        return Outcome([finding("no machine alone")], [], inputs.catalog, [(whole, results)])
+        return outcome.Outcome([outcome.finding("no machine alone")], [], inputs.catalog, [(whole, results)])
     gains, names = _gains(pairs), pairs.names
     sheets = [gains]
     for tokens, every in zip(pairs.prompts, pairs.cost, strict=True):
         cost = np.where(np.isfinite(every), every, np.nan)
         blank = " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
         name = f"prompt {tokens:.0f}"
-        sheets.append(pivot_of("prompt", "decoding", names, names, cost, name=name, tokens=tokens, blank=blank))
+        sheets.append(outcome.pivot_of("prompt", "decoding", names, names, cost, name=name, tokens=tokens, blank=blank))
     worth = pairs.worth(len(pairs.prompts) - 1)
-    sheets.append(pivot_of("worth of prefill", "decoding", names, names, worth, tokens=pairs.prompts[-1]))
+    sheets.append(outcome.pivot_of("worth of prefill", "decoding", names, names, worth, tokens=pairs.prompts[-1]))
     split_pools = list(_expert_pools(whole.take(of_experts), results.take(of_experts), targets))
     findings = [*_pool_findings(pairs, gains, worth), *(pools.finding() for pools in split_pools)]
-    return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, results)])
+    sheets += [pools.sheet() for pools in split_pools]
+    return outcome.Outcome(findings, sheets, inputs.catalog, [(whole, results)])
 
 
 class _ExpertPools(NamedTuple):
@@ -308,23 +291,23 @@ class _ExpertPools(NamedTuple):
     plans: Table
     results: Table
 
-    def sheet(self) -> StudySheet:
+    def sheet(self) -> outcome.StudySheet:
         """Cost of each machine alone and of each pair."""
         costs, alone = np.column_stack([self.alone, self.cost]), "no expert pool"
-        charts = charts_of("expert pools", [*self.names, alone])
+        charts = outcome.charts_of("expert pools", [*self.names, alone])
         name, blank = f"experts of {self.model}", np.where(np.isfinite(costs), costs, np.nan)
         series = [alone, *self.names]
-        return pivot_of("expert pools", "attention", self.names, series, blank, charts, name, model=self.model)
+        return outcome.pivot_of("expert pools", "attention", self.names, series, blank, charts, name, model=self.model)
 
-    def finding(self) -> Finding:
+    def finding(self) -> outcome.Finding:
         """Whether the best pair is cheaper than the best machine without expert pools, and its utilisation."""
         best, alone = np.unravel_index(int(np.argmin(self.cost)), self.cost.shape), int(np.argmin(self.alone))
         tag, cost, alone_cost = f"Experts of {self.model}", self.cost[best], self.alone[alone]
         if not np.isfinite(cost) or not np.isfinite(alone_cost):
-            return finding("no expert pool", tag=tag)
+            return outcome.finding("no expert pool", tag=tag)
         saving, at = 100.0 * (1.0 - cost / alone_cost), self.row[best]
         apart = abs(saving) > 100.0 * TOLD_APART
-        return finding(
+        return outcome.finding(
             "expert pool", "good" if apart and saving > 0.0 else "plain", tag=tag,
             count=self.plans.number("expert_accelerators")[at], experts=self.names[best[1]],
             attention=self.names[best[0]], cost=cost, alone=self.names[alone], alone_cost=alone_cost,
@@ -354,7 +337,7 @@ def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Ite
     attention, experts = plans.text("accelerator"), plans.text("expert_accelerator")
     split = ~np.isnan(plans.number("expert_accelerators"))
     experts = np.where(split & (experts == ""), attention, experts)
-    names = [name for name in positions([*attention, *experts])[0] if name]
+    names = [name for name in outcome.positions([*attention, *experts])[0] if name]
     cost, size = _within(results, targets), len(names)
     at, other = (np.array([names.index(name) if name else -1 for name in column]) for column in (attention, experts))
     for model in dict.fromkeys(plans.text("model").tolist()):
@@ -366,13 +349,13 @@ def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Ite
 
 def _within(results: Table, targets: Sequence[float]) -> Array:
     """Cost of plans that fit within the TTFT and TPOT targets, else infinite."""
-    ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
+    ttft, tpot = (outcome.shown(results, name) for name in ("ttft", "tpot"))
     good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
-    cost = np.where(good, shown(results, ALL_IN["inference"]), np.inf)
+    cost = np.where(good, outcome.shown(results, ALL_IN["inference"]), np.inf)
     return np.where(np.isnan(cost), np.inf, cost)
 
 
-def _gains(pairs: _PoolPairs) -> StudySheet:
+def _gains(pairs: _PoolPairs) -> outcome.StudySheet:
     """By prompt: the best machine alone and the best pair."""
     rows = []
     for place, prompt in enumerate(pairs.prompts):
@@ -382,14 +365,14 @@ def _gains(pairs: _PoolPairs) -> StudySheet:
         names = (pairs.names[machine] for machine in (alone, decode, prefill))
         rows.append((prompt, *names, *costs, part / size, 100.0 * (1.0 - costs[1] / costs[0])))
     prompt, one_kind, decoding, prefilling, alone_cost, cost, share, saving = zip(*rows, strict=True)
-    columns: Columns = [
+    columns: outcome.Columns = [
         ("prompt_length", prompt), ("one kind", one_kind), ("cost_of_one_kind", alone_cost), ("decoding", decoding),
         ("prefilling", prefilling), ("prefill_share", share), ("cost_of_the_pair", cost), ("saving", saving),
     ]  # fmt: skip
-    return sheet_of("gains", columns)
+    return outcome.sheet_of("gains", columns)
 
 
-def _pool_findings(pairs: _PoolPairs, gains: StudySheet, worth: Array) -> Iterator[Finding]:
+def _pool_findings(pairs: _PoolPairs, gains: outcome.StudySheet, worth: Array) -> Iterator[outcome.Finding]:
     saving, prompts, names = gains.numbers("saving"), pairs.prompts, pairs.names
     rows = [
         dict(zip(("decode", "prefill", "alone"), row, strict=True))
@@ -400,7 +383,7 @@ def _pool_findings(pairs: _PoolPairs, gains: StudySheet, worth: Array) -> Iterat
     gain = 1.0 - cost / np.diagonal(cost)[:, None]
     gain[np.diag_indices_from(gain)] = np.nan
     decoder, prefiller = (names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
-    yield finding(
+    yield outcome.finding(
         "pools short", "good" if saving[place] > 1.0 else "plain", **rows[place], prompt=prompts[place],
         saving=saving[place], first=prompts[0], first_saving=saving[0], decoder=decoder, prefiller=prefiller,
         gain=100.0 * np.nanmax(gain), last=prompts[-1], paid=int(np.sum(gain > 0.0)),
@@ -409,9 +392,9 @@ def _pool_findings(pairs: _PoolPairs, gains: StudySheet, worth: Array) -> Iterat
     costs = gains.numbers("cost_of_the_pair")
     for prompt, row, pair_cost, saved in zip(prompts, rows, costs, saving, strict=True):
         kind = "pool" if row["decode"] != row["prefill"] else "one kind"
-        yield finding(kind, **row, prompt=prompt, cost=pair_cost, saving=saved)
+        yield outcome.finding(kind, **row, prompt=prompt, cost=pair_cost, saving=saved)
     price = {name: hour * HOUR for name, hour in _prices(pairs.plans, pairs.results).items()}
     ratio = worth / np.array([price.get(name, np.nan) for name in names])
     best = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)
     decode, prefill = (names[int(each)] for each in best)
-    yield finding("prefill worth", decode=decode, prefill=prefill, worth=worth[best], ratio=ratio[best])
+    yield outcome.finding("prefill worth", decode=decode, prefill=prefill, worth=worth[best], ratio=ratio[best])

@@ -45,10 +45,8 @@ def growing_runs(inputs: Inputs) -> Outcome:
         sheet_of("growing runs", columns),
     ]
     ends = [0, -1]
-    small_and_large = np.array(sizes)[ends]
-    findings = [
-        finding("runs short", fleet=fleets[0], share=share[ends, 0], sizes=small_and_large, spares=spares[ends, 0])
-    ]
+    both = np.array(sizes)[ends]
+    findings = [finding("runs short", fleet=fleets[0], share=share[ends, 0], sizes=both, spares=spares[ends, 0])]
     for fleet, trained, running in zip(fleets, share[-1], elastic[-1], strict=True):
         tone = "plain" if trained > 80.0 else "warning"
         findings.append(finding("run", tone, fleet=fleet, size=sizes[-1], share=trained, elastic=running))
@@ -87,11 +85,8 @@ def host_memory(inputs: Inputs) -> Outcome:
     names = ("host_memory", "hit_rate", "ttft_later", "cost_per_session", "worth_per_month", "pays")
     size = [f"{case}: {value:,.0f} GB" for case, value in zip(cases, shown(memory, "host_memory"), strict=True)]
     columns: Columns = [
-        ("size", size),
-        ("case", cases),
-        *result_columns(memory, names),
-        ("sessions_per_accelerator", alive),
-    ]
+        ("size", size), ("case", cases), *result_columns(memory, names), ("sessions_per_accelerator", alive),
+    ]  # fmt: skip
     plans: list[tuple[Table, Table]] = []
     if fleets:
         plans = [(stacked([fleet.plan for fleet in fleets]), stacked([fleet.results for fleet in fleets]))]
@@ -109,9 +104,8 @@ def _memory_findings(cases: list[str], memory: Table, alive: np.ndarray) -> Iter
     rows = {case: [row for row, name in enumerate(cases) if name == case] for case in dict.fromkeys(cases)}
     alive_at_ends = {case: (alive[rows_of_case[0]], alive[rows_of_case[-1]]) for case, rows_of_case in rows.items()}
     most = max(alive_at_ends, key=lambda case: alive_at_ends[case][1] / alive_at_ends[case][0])
-    yield finding(
-        "memory short", case=cases[best], worth=worth[best], size=size[best], most=most, held=alive_at_ends[most]
-    )
+    facts = {"case": cases[best], "worth": worth[best], "size": size[best]}
+    yield finding("memory short", most=most, held=alive_at_ends[most], **facts)
     for case, rows_of_case in rows.items():
         pays = [float(size[row]) for row in rows_of_case if str(memory["pays"][row]) == "pays"]
         yield finding("memory pays", case=case, size=max(pays)) if pays else finding("memory never pays", case=case)
@@ -121,9 +115,8 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     """What buying at once and waiting a year cost, for each demand of the first year and growth."""
     cases = list(product(inputs.numbers("request_rates"), inputs.numbers("growths")))
     first = first_words("fleet") | {name: inputs.text(name) for name in ("model", "generations")}
-    forms = [
-        asked_form("fleet", first | {"request_rate": f"{rate:g}", "growth": f"{growth:g}"})[1] for rate, growth in cases
-    ]
+    varied = [{"request_rate": f"{rate:g}", "growth": f"{growth:g}"} for rate, growth in cases]
+    forms = [asked_form("fleet", first | words)[1] for words in varied]
     answers = [answers_of(form, inputs.catalog)[0] for form in forms]
     results = answers_table(stacked(forms), answers)
     names = [f"{rate:,g} requests/s, growth {percent(growth, 0)}" for rate, growth in cases]
@@ -166,11 +159,9 @@ def rl_modes(inputs: Inputs) -> Outcome:
     names = ("step_time", "rollout_accelerators", "training_accelerators", "rollout_time", "tail_time", "training_time",
              "idle_share", "step_cost")  # fmt: skip
     columns: Columns = [
-        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]),
-        ("mode", [mode for _, mode in cases]),
-        ("output_length", np.array([length for length, _ in cases])),
-        *result_columns(table, names),
-    ]
+        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]), ("mode", [mode for _, mode in cases]),
+        ("output_length", np.array([length for length, _ in cases])), *result_columns(table, names),
+    ]  # fmt: skip
     evaluated = [(stacked(plans), evaluate(stacked(plans), inputs.catalog))] if plans else []
     return Outcome(list(_rl_findings(cases, table)), [sheet_of("rl modes", columns)], inputs.catalog, evaluated)
 

@@ -28,8 +28,7 @@ from xlperf.studies.outcome import (
     with_rows,
 )
 
-CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
-"""Cores of the area that cores and cache have together. [-]"""
+CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)  # cores of the area of cores and cache [-]
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)  # perimeter for memory [-]
 Timed = Callable[[Catalog, Sequence[str]], np.ndarray]
 _LOSSES = ("longer_with_most_cache", "longer_with_least_cache", "longer_with_least_memory_edge",
@@ -63,10 +62,7 @@ def _reference(inputs: Inputs) -> int:
 def devices_like(
     inputs: Inputs, catalog: Catalog, best: Sequence[str], labels: Sequence[str], changes: dict[str, np.ndarray]
 ) -> tuple[Table, Catalog]:
-    """Copies of devices in turn with changed columns, and the catalog with them as accelerators.
-
-    Each device has a copy for every label; ``changes`` are columns of the copies.
-    """
+    """Copies of devices, one for each label in turn, with changed columns; the catalog with them as accelerators."""
     devices, accelerators = catalog.tables["devices"], catalog.tables["accelerators"]
     each = len(labels) // len(best)
     names, known = ([str(name) for name in table.text(table.kind[:-1])] for table in (devices, accelerators))
@@ -112,10 +108,7 @@ def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Se
 def _chosen(
     nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, times: np.ndarray, parts: Sequence[np.ndarray]
 ) -> Shares:
-    """The best point of each node, the loss at the ends of each axis, and whether the point is interior.
-
-    ``times``, and ``parts`` (cores, cache and its capacity): of all variants (nodes, cores, edges).
-    """
+    """The best point of each node among ``times`` (nodes, cores, edges), and the loss at the ends of each axis."""
     count = len(nodes)
     time = np.where(np.isfinite(times), times, np.inf)
     flat = time.reshape(count, -1).argmin(axis=1)
@@ -162,10 +155,8 @@ class Marginal(NamedTuple):
     def limits(self) -> str:
         """Limits and their nodes: ``die area at 12 nm to 7 nm and power at 5 nm to 1 nm``."""
         limits, nodes = (self.sheets[-1].values(name) for name in ("limited_by", "node"))
-        runs = [
-            (what, [node for _, node in group])
-            for what, group in groupby(zip(limits, nodes, strict=True), itemgetter(0))
-        ]
+        pairs = zip(limits, nodes, strict=True)
+        runs = [(what, [node for _, node in group]) for what, group in groupby(pairs, itemgetter(0))]
         clauses = [f"{what} at {' to '.join(dict.fromkeys((str(group[0]), str(group[-1]))))}" for what, group in runs]
         return f"{', '.join(clauses[:-1])} and {clauses[-1]}" if len(clauses) > 1 else clauses[0]
 
@@ -177,10 +168,7 @@ class Marginal(NamedTuple):
 
 
 def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:
-    """The limit of the best device of each node, and the best use of the next square millimetre, watt and dollar.
-
-    A row per node and resource, a row per node with the purchase, and a finding for neighbouring nodes that agree.
-    """
+    """The limit of the best device of each node, and the best use of the next square millimetre, watt and dollar."""
     devices = catalog.tables["devices"]
     names = [str(name) for name in devices.text("device")]
     things = ["", *_THINGS]
@@ -207,10 +195,7 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
 
 
 def _power_cost(inputs: Inputs, power: np.ndarray) -> np.ndarray:
-    """Lifetime cost of the power [W] of devices to their owner: building with cooling, and energy. [USD]
-
-    Terms come from the first row of the sheet servers for the reference accelerator; zero without such a row.
-    """
+    """Lifetime cost of the power [W] of devices by the servers of the reference; zero without one. [USD]"""
     devices, servers = inputs.catalog.tables["devices"], inputs.catalog.tables["servers"]
     like = inputs.catalog.known_rows("accelerators", devices.text("compared_with")[[_reference(inputs)]])
     row = first_rows(servers, inputs.catalog, like)
@@ -227,10 +212,7 @@ def _power_cost(inputs: Inputs, power: np.ndarray) -> np.ndarray:
 def _with_area(
     inputs: Inputs, catalog: Catalog, best: Sequence[str], numbers: Table, columns: dict[str, np.ndarray], what: str
 ) -> Catalog:
-    """The devices with more die area for cores or for cache.
-
-    Interfaces grow with the edge; control and I/O keep their share of the dies.
-    """
+    """Devices with more die area for cores or cache; interfaces grow with the edge, I/O keeps its share."""
     each = 1 + len(_THINGS)
     here, larger = (numbers.take(list(range(start, len(numbers), each))) for start in (0, 1))
     interfaces = larger["area_share_memory"] + larger["area_share_links"]

@@ -251,15 +251,12 @@ def _variants(inputs: outcome.Inputs) -> tuple[Catalog, list[_Case], list[str]]:
     node, memory, link, network, share = (list(values) for values in zip(*cases, strict=True))
     names = [f"{case[0]}, {case[1]}, {case[3]}, {100 * case[4]:.0f} % compute" for case in cases]
     changes = {
-        "technology": np.array(node, dtype=object),
-        "memory": np.array(memory, dtype=object),
-        "link": np.array(link, dtype=object),
-        "compute_share": np.array(share),
+        "technology": np.array(node, dtype=object), "memory": np.array(memory, dtype=object),
+        "link": np.array(link, dtype=object), "compute_share": np.array(share),
         "cache_share": np.full(len(cases), inputs.number("cache_share")),
-        "power_budget": np.full(len(cases), inputs.number("power_budget")),
-        "num_cores": np.full(len(cases), np.nan),
+        "power_budget": np.full(len(cases), inputs.number("power_budget")), "num_cores": np.full(len(cases), np.nan),
         "package": np.full(len(cases), "", dtype=object),
-    }
+    }  # fmt: skip
     return with_devices(inputs, names, changes, network), cases, names
 
 
