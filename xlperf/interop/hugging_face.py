@@ -14,16 +14,9 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
-from xlperf.interop.hugging_face_files import (
-    Entries,
-    as_list,
-    checkpoint_columns,
-    language_part,
-    model_type,
-    named_layers,
-    thinking_part,
-)
+from xlperf.interop.hugging_face_files import Entries, as_list, language_part, model_type, named_layers, thinking_part
 from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers, vision_columns
+from xlperf.interop.quantized_modules import checkpoint_columns
 
 _MOST_LAYERS = 10_000
 _SPARSE_KINDS = ("selected", "compressed")
