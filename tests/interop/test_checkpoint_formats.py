@@ -148,10 +148,10 @@ def test_parts_have_the_layers_of_their_kind() -> None:
     """
     marks = "MEM*E" * 4
     hybrid = {"model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 20,
-              "hybrid_override_pattern": marks, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 131072,
+              "hybrid_override_pattern": marks, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
               "intermediate_size": 1856, "moe_intermediate_size": 1856, "n_routed_experts": 128,
               "num_experts_per_tok": 6, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
-              "ssm_state_size": 128, "conv_kernel": 4}  # fmt: skip
+              "ssm_state_size": 128, "conv_kernel": 4, "vocab_size": 131072}  # fmt: skip
     names = {"M": ("mixer.in_proj", "FP8"), "E": ("mixer.experts.0.up_proj", "NVFP4"), "*": ("mixer.q_proj", "")}
     layers = {f"backbone.layers.{at}.{names[mark][0]}": {"quant_algo": names[mark][1]} for at, mark in enumerate(marks)
               if mark != "*"}  # fmt: skip
