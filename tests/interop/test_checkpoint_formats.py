@@ -10,7 +10,8 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
-from xlperf.interop.checkpoints import FORMAT_COLUMNS
+from xlperf.catalog.parse import table_from_rows
+from xlperf.interop.checkpoints import FORMAT_COLUMNS, formats_of_checkpoint
 from xlperf.interop.hugging_face import model_row
 from xlperf.interop.hugging_face_files import read_config
 
@@ -176,6 +177,15 @@ def test_experts_beside_a_dense_block_have_names_of_their_own() -> None:
     left = [f"model.language_model.layers.{layer}.{part}*" for layer in range(30) for part in ("mlp", "self_attn")]
     narrow = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": left}
     assert formats(gemma, narrow) == EXPERTS_NVFP4
+    row = model_row({**gemma, "quantization_config": narrow}, "m", "config.json").row
+    stored = formats_of_checkpoint(table_from_rows("models", list(row), [list(row.values())]), 0, "m")
+    assert (stored.main, stored.parts["mlp"]) == ("fp4", "bf16")
+
+
+def test_the_earlier_name_of_the_entry_counts() -> None:
+    """compression_config of llm-compressor until 2024 (neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8)."""
+    row = model_row({**DENSE, "compression_config": scheme(FP8, FP8)}, "m", "config.json").row
+    assert row["attention_precision"] == "fp8-tensor"
 
 
 def test_a_configuration_of_modelopt_lies_beside(tmp_path: Path) -> None:

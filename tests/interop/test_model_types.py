@@ -178,6 +178,10 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
         ({"model_type": "opt", "word_embed_proj_dim": 512}, "another width than the layers"),
         ({"model_type": "laguna", "num_attention_heads_per_layer": [48, 64] * 20}, "unlike num_attention_heads_per_l"),
         ({"model_type": "peculiar", "hidden_size": 8}, '"peculiar" is not known'),
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "a drafting model"),
+        ({"model_type": "llama", "draft_vocab_size": 32_000}, "a drafting model"),
+        ({"model_type": "qwen2", "architectures": ["Qwen2ForProcessRewardModel"]}, "a reward model"),
+        ({"model_type": "llama", "layer_types": ["linear_attention"] * 26 + ["full_attention"]}, "are not stated"),
     ],
 )
 def test_a_refusal_names_the_architecture(config: dict[str, object], reason: str) -> None:

@@ -250,7 +250,8 @@ def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
         tied = tied_by_parts(config)
         if tied is not None:
             merged["tie_word_embeddings"] = tied
-    return merged
+    earlier = merged.get("compression_config", config.get("compression_config"))  # of llm-compressor until 2024
+    return merged if earlier is None else {"quantization_config": earlier, **merged}
 
 
 def thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
