@@ -83,6 +83,13 @@ XVERSE_MOE = {
     "tie_word_embeddings": False, "vocab_size": 100534,
 }  # fmt: skip
 """Card of XVERSE-MoE-A4.2B: 25.8 G."""
+TRINITY = {
+    "model_type": "afmoe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 1024,
+    "num_hidden_layers": 32, "num_dense_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "num_shared_experts": 1, "sliding_window": 2048,
+    "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 8, "vocab_size": 200192,
+}  # fmt: skip
+"""Card of Trinity-Mini: 26 G, 3 active; queries have an output gate in all layers, of which none is linear."""
 
 
 def _table(result: ModelRow) -> tuple[float, float, str]:
@@ -123,6 +130,7 @@ def test_every_type_is_modelled_or_has_a_reason() -> None:
         (GEMMA3_4B, 3.880e9, "num_attention_heads", 8),
         (GEMMA3_4B, 3.880e9, "attention_pattern", "6 sliding 1024 : 1 full"),
         (MINIMAX_M1, 456.09e9, "attention_pattern", "70 lightning : 10 full"),
+        (TRINITY, 26.12e9, "attention_output_gate", "yes"),
         (XVERSE_MOE, 25.79e9, "moe_ffn_hidden_size", 1728),
     ],
 )
