@@ -122,6 +122,50 @@ def test_rows_of_units_and_of_totals_are_left_out() -> None:
         table_from_rows("inference", header, [*plans, units])
 
 
+SERVED = ["model", "accelerator", "num accelerators", "prompt length", "output length", "concurrency"]
+ROWS = [["a", "b", 8, 1000, 100, 16], ["c", "d", 16, 2000, 100, 32]]
+GROUPS = ["Model", "", "Hardware", "Workload", "", ""]  # a row of groups of columns, the first as a column is called
+UNITS = ["(text)", "(text)", "(GPUs)", "[tokens]", "(tokens)", "(req)"]
+EMPTY = [""] * len(SERVED)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [GROUPS, SERVED, *ROWS],
+        [["Capacity plan"], ["of the third quarter"], EMPTY, GROUPS, SERVED, *ROWS],
+        [SERVED, UNITS, ROWS[0], ["Subtotal:", "", 8, "", "", 16], ROWS[1], EMPTY, ["Grand total", "", 24, "", "", 48]],
+        [SERVED, *ROWS, EMPTY, ["Assumptions:"], ["prices of 2026"], EMPTY, ["checked by a colleague"]],
+    ],
+)
+@pytest.mark.parametrize("form", ["xlsx", ",", "|", ", padded"])
+def test_titles_groups_units_totals_and_notes_are_no_plans(rows: list[list[object]], form: str, tmp_path: Path) -> None:
+    if form == "xlsx":
+        path, book = tmp_path / "plans.xlsx", openpyxl.Workbook()
+        book.worksheets[0].title = "inference"
+        for row in rows:
+            book.worksheets[0].append([cell if cell != "" else None for cell in row])
+        book.save(path)
+    else:
+        path, width = tmp_path / "plans.csv", len(SERVED) if "padded" in form else 0
+        lines = [[*map(str, row), *[""] * (width - len(row))] for row in rows]
+        path.write_text("\n".join(form[0].join(line) for line in [["# exported"], *lines]), encoding="utf-8")
+    (plans,) = read_plans(path)
+    assert [plans[name].tolist() for name in ("model", "concurrency")] == [["a", "c"], [16, 32]]
+    line = 1 + next(at for at, row in enumerate(rows) if row[0] == "c") + (form != "xlsx")
+    assert plans.place(1, "model") in (f"plans.xlsx [inference!A{line}]", f"plans.csv [line {line}, model]")
+
+
+def test_a_plan_without_its_numbers_is_no_note(tmp_path: Path) -> None:
+    """A row of one value counts if plans follow, or if no row is free before it."""
+    path = tmp_path / "plans.csv"
+    header, (first, last) = ",".join(SERVED), [",".join(map(str, row)) for row in ROWS]
+    for rows, line in (([first, "", "c", last], 4), ([first, last, "c"], 4)):
+        path.write_text("\n".join([header, *rows]), encoding="utf-8")
+        with pytest.raises(InputError, match=rf"line {line}, accelerator\]: accelerator is missing"):
+            read_plans(path)
+
+
 def test_columns_of_numbers_are_checked_at_once() -> None:
     columns = {
         "model": np.array(["a"] * 4, dtype=object),

@@ -247,12 +247,22 @@ def test_headers_of_the_trade_are_columns(kind: str, header: list[str], columns:
         ("training", "tensor paralel", "did you mean tensor parallel"),
         ("inference", "prompt lenght", "did you mean prompt length"),
         ("inference", "modle", "did you mean"),
+        ("training", "Parallelism", "did you mean tensor parallel, pipeline parallel"),
     ],
 )
 def test_a_header_that_may_mean_several_or_is_nearly_known_is_refused(kind: str, name: str, hint: str) -> None:
     (fault,) = (one for one in parse_header(kind, [*HEADER[:4], name]).faults if one.position >= 0)
     assert fault.problem == f'unknown column "{name}"'
     assert fault.hint is not None and fault.hint().startswith(hint)
+
+
+def test_a_header_of_two_columns_is_refused_unless_both_are_there() -> None:
+    """A column TP/PP of a table was passed through, and its plans computed with one rank each."""
+    for kind, name, parts in (("training", "TP / PP", ["TP", "PP"]), ("inference", "ISL/OSL", ["ISL", "OSL"])):
+        problems = [one.problem for one in parse_header(kind, [*HEADER[:4], name]).faults]
+        assert any(problem.startswith(f'unknown column "{name}"; give ') for problem in problems)
+        both = parse_header(kind, [*HEADER[:4], name, *parts])
+        assert both.own == (4,) and not any(name in one.problem for one in both.faults)
 
 
 def test_units_of_counts_are_those_of_what_is_counted() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
-from xlperf.interop.checkpoints import FORMAT_COLUMNS
+from xlperf.catalog.parse import table_from_rows
+from xlperf.interop.checkpoints import FORMAT_COLUMNS, formats_of_checkpoint
 from xlperf.interop.hugging_face import model_row
 from xlperf.interop.hugging_face_files import read_config
 
@@ -96,6 +97,97 @@ def test_layers_of_unlike_formats() -> None:
     )
 
 
+def _mixed(**formats: str) -> dict[str, Any]:
+    """ModelOpt's mixed precision: algorithms by names of modules below ``model.language_model.layers``."""
+    layers = {f"model.language_model.layers.{layer}.{name.replace('__', '.')}": {"quant_algo": algorithm}
+              for layer in range(61) for name, algorithm in formats.items()}  # fmt: skip
+    return {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+
+
+EXPERTS_NVFP4 = {"expert_precision": "fp4"}
+QUARK = {"quant_method": "quark", "exclude": ["lm_head"], "global_quant_config": {
+    "weight": {"dtype": "fp4", "group_size": 32}, "input_tensors": {"dtype": "fp4"}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("narrow", "stored"),
+    [
+        # nvidia/DeepSeek-V4-Flash-NVFP4: FP8 of the publisher, experts by name, whose list of ignored modules is theirs
+        ({"quant_method": "fp8", "weight_block_size": [128, 128], "ignore": ["*.attn.*", "*.ffn.shared_experts.*"],
+          "quantized_layers": _mixed(ffn__experts="NVFP4")["quantized_layers"]},
+         {**dict.fromkeys((*EXPERTS, *DENSE_PARTS), "fp8-block"), **EXPERTS_NVFP4}),
+        # nvidia/Qwen3.6-35B-A3B-NVFP4: all experts under one name; MTP modules are no layers of the model
+        ({**_mixed(linear_attn__in_proj_qkv="FP8", mlp__experts="W4A16_NVFP4",
+                   mlp__shared_expert__up_proj="W4A16_NVFP4"), "ignore": ["mtp.layers.0*"]},
+         {"attention_precision": "fp8-tensor", **dict.fromkeys(EXPERTS, "fp4")}),
+        # nvidia/MiniMax-M3-NVFP4
+        (_mixed(block_sparse_moe__experts__0__w1="NVFP4", self_attn__q_proj="MXFP8", mlp__up_proj="MXFP8"),
+         {"attention_precision": "fp8-block", "mlp_precision": "fp8-block", **EXPERTS_NVFP4}),
+        # GPTQModel and AutoRound: rules for single modules
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"-:.*self_attn.*": {}}},
+         {**dict.fromkeys((*EXPERTS, "mlp_precision"), "int4-128")}),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {
+            f"model.layers.{layer}.mlp.shared_experts": {"bits": 8} for layer in range(61)}},
+         {**dict.fromkeys(("expert_precision", *DENSE_PARTS), "int4-128"), "shared_expert_precision": "int8-128"}),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": ["lm_head", "self_attn"]},
+         {**dict.fromkeys((*EXPERTS, "mlp_precision"), "int4-64")}),
+        # amd/DeepSeek-R1-MXFP4 with attention in FP8
+        ({**QUARK, "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3"}}}},
+         {**dict.fromkeys((*EXPERTS, "mlp_precision"), "mxfp4"), "attention_precision": "fp8-tensor"}),
+        ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": {"num_bits": 8}},
+         {"checkpoint_kv_precision": "fp8"}),
+    ],
+)  # fmt: skip
+def test_rules_for_single_modules_of_a_mixture(narrow: dict[str, Any], stored: dict[str, str]) -> None:
+    result = formats(MIXTURE, narrow)
+    assert {name: result[name] for name in result if name not in ("fp8_blocks", "checkpoint_activations")} == stored
+
+
+def test_parts_have_the_layers_of_their_kind() -> None:
+    """nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4: Mamba-2 in FP8, experts in NVFP4, attention left out; every
+    second layer of Llama 4 Maverick is dense; vision towers have layers of the same numbers.
+    """
+    marks = "MEM*E" * 4
+    hybrid = {"model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 20,
+              "hybrid_override_pattern": marks, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+              "intermediate_size": 1856, "moe_intermediate_size": 1856, "n_routed_experts": 128,
+              "num_experts_per_tok": 6, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
+              "ssm_state_size": 128, "conv_kernel": 4, "vocab_size": 131072}  # fmt: skip
+    names = {"M": ("mixer.in_proj", "FP8"), "E": ("mixer.experts.0.up_proj", "NVFP4"), "*": ("mixer.q_proj", "")}
+    layers = {f"backbone.layers.{at}.{names[mark][0]}": {"quant_algo": names[mark][1]} for at, mark in enumerate(marks)
+              if mark != "*"}  # fmt: skip
+    left = [f"backbone.layers.{at}.mixer.q_proj" for at, mark in enumerate(marks) if mark == "*"]
+    narrow = {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers, "exclude_modules": left}}
+    assert formats(hybrid, narrow) == {"attention_precision": "fp8-tensor", "expert_precision": "fp4"}
+    step = {**MIXTURE, "model_type": "llama4_text", "interleave_moe_layer_step": 2, "num_hidden_layers": 48,
+            "intermediate_size_mlp": 16384, "attention_chunk_size": 8192}  # fmt: skip
+    step = {key: value for key, value in step.items() if not key.startswith(("q_l", "kv_", "qk_", "v_h", "first"))}
+    ignore = ["re:.*self_attn", "model.vision_tower.encoder.layers.0.mlp.up_proj"]
+    assert formats(step, scheme(FP8, FP8, ignore=ignore)) == {
+        **dict.fromkeys((*EXPERTS, "mlp_precision"), "fp8-tensor")
+    }
+
+
+def test_experts_beside_a_dense_block_have_names_of_their_own() -> None:
+    """nvidia/Gemma-4-26B-A4B-NVFP4 leaves the dense block of each layer (mlp) in 16 bits, not its experts."""
+    gemma = {"model_type": "gemma4_text", "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 262144,
+             "sliding_window": 1024, "enable_moe_block": True, "num_experts": 128, "top_k_experts": 8,
+             "moe_intermediate_size": 704}  # fmt: skip
+    left = [f"model.language_model.layers.{layer}.{part}*" for layer in range(30) for part in ("mlp", "self_attn")]
+    narrow = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": left}
+    assert formats(gemma, narrow) == EXPERTS_NVFP4
+    row = model_row({**gemma, "quantization_config": narrow}, "m", "config.json").row
+    stored = formats_of_checkpoint(table_from_rows("models", list(row), [list(row.values())]), 0, "m")
+    assert (stored.main, stored.parts["mlp"]) == ("fp4", "bf16")
+
+
+def test_the_earlier_name_of_the_entry_counts() -> None:
+    """compression_config of llm-compressor until 2024 (neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8)."""
+    row = model_row({**DENSE, "compression_config": scheme(FP8, FP8)}, "m", "config.json").row
+    assert row["attention_precision"] == "fp8-tensor"
+
+
 def test_a_configuration_of_modelopt_lies_beside(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(DENSE))
     stated = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
@@ -109,6 +201,8 @@ def test_a_configuration_of_modelopt_lies_beside(tmp_path: Path) -> None:
     ("narrow", "words"),
     [
         ({"quant_method": "aqlm"}, 'quantization method "aqlm" is not known: known are awq, gptq'),
+        ({"bits": 4, "group_size": 64}, 'quantization method "not named" is not known'),  # MLX converts embeddings too
+        (_mixed(mlp__experts="NF3"), 'quantization algorithm "NF3" is not known: known are NVFP4'),
         (
             {"quant_method": "modelopt", "quant_algo": "NF3"},
             'quantization algorithm "NF3" is not known: known are NVFP4',

@@ -158,7 +158,6 @@ def test_a_pattern_that_does_not_fit_is_a_reason() -> None:
             {"ffn_pattern": "48 experts", "num_experts": None, "top_k": None},
             "lists layers with experts and states none",
         ),
-        ({"attention_pattern": "48 full", "attention_output_gate": "yes"}, "an output gate beside layers"),
         ({"attention_pattern": "48 none"}, "no layer with attention or a state"),
         ({"shared_kv_layers": 48}, "no layer with keys and values of its own"),
     ):

@@ -71,6 +71,27 @@ GEMMA3_4B = {
 """gemma-3-4b-it's own file names no more of its language model: heads and vocabulary are defaults of its class."""
 
 
+MINIMAX_M1 = {
+    "model_type": "minimax_m1", "attn_type_list": [*[0] * 7, 1] * 10, "hidden_size": 6144, "intermediate_size": 9216,
+    "linear_attn_alpha_factor": 3.5565588200778455, "head_dim": 128, "num_attention_heads": 64, "vocab_size": 200064,
+    "num_experts_per_tok": 2, "num_hidden_layers": 80, "num_key_value_heads": 8, "num_local_experts": 32,
+}  # fmt: skip
+"""Card of MiniMax-M1: 456 G, 45.9 G active."""
+XVERSE_MOE = {
+    "model_type": "xverse", "hidden_size": 2560, "intermediate_size": 1728, "moe_top_k": 6, "num_attention_heads": 32,
+    "num_experts": 64, "num_hidden_layers": 28, "num_key_value_heads": 32, "num_shared_experts": 2,
+    "tie_word_embeddings": False, "vocab_size": 100534,
+}  # fmt: skip
+"""Card of XVERSE-MoE-A4.2B: 25.8 G."""
+TRINITY = {
+    "model_type": "afmoe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 1024,
+    "num_hidden_layers": 32, "num_dense_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 4,
+    "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "num_shared_experts": 1, "sliding_window": 2048,
+    "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 8, "vocab_size": 200192,
+}  # fmt: skip
+"""Card of Trinity-Mini: 26 G, 3 active; queries have an output gate in all layers, of which none is linear."""
+
+
 def _table(result: ModelRow) -> tuple[float, float, str]:
     row = result.row
     models, reasons = catalog_models(
@@ -108,6 +129,9 @@ def test_every_type_is_modelled_or_has_a_reason() -> None:
         (VL4B, 4.0225e9, "tied_embeddings", "yes"),
         (GEMMA3_4B, 3.880e9, "num_attention_heads", 8),
         (GEMMA3_4B, 3.880e9, "attention_pattern", "6 sliding 1024 : 1 full"),
+        (MINIMAX_M1, 456.09e9, "attention_pattern", "70 lightning : 10 full"),
+        (TRINITY, 26.12e9, "attention_output_gate", "yes"),
+        (XVERSE_MOE, 25.79e9, "moe_ffn_hidden_size", 1728),
     ],
 )
 def test_published_forms_of_a_type_are_read(
@@ -117,6 +141,12 @@ def test_published_forms_of_a_type_are_read(
     result = model_row(config, "m", "x")
     assert (result.refused, result.unread, result.row[column]) == ("", [], value)
     assert _table(result)[0] == pytest.approx(total, rel=0.005)
+
+
+def test_stated_sparse_attention_of_a_dense_type_is_not_passed_over() -> None:
+    """openbmb/MiniCPM4.1-8B: InfLLM v2 above 8,192 tokens."""
+    sparse = {"model_type": "minicpm", "sparse_config": {"kernel_size": 32, "topk": 64, "dense_len": 8192}}
+    assert model_row({**MINIMAX_M1, **sparse, "num_local_experts": 0}, "m", "x").unread == ["sparse_config"]
 
 
 def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
@@ -156,6 +186,10 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
         ({"model_type": "opt", "word_embed_proj_dim": 512}, "another width than the layers"),
         ({"model_type": "laguna", "num_attention_heads_per_layer": [48, 64] * 20}, "unlike num_attention_heads_per_l"),
         ({"model_type": "peculiar", "hidden_size": 8}, '"peculiar" is not known'),
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "a drafting model"),
+        ({"model_type": "llama", "draft_vocab_size": 32_000}, "a drafting model"),
+        ({"model_type": "qwen2", "architectures": ["Qwen2ForProcessRewardModel"]}, "a reward model"),
+        ({"model_type": "llama", "layer_types": ["linear_attention"] * 26 + ["full_attention"]}, "are not stated"),
     ],
 )
 def test_a_refusal_names_the_architecture(config: dict[str, object], reason: str) -> None:

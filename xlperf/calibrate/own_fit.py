@@ -384,7 +384,8 @@ def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tu
               "same model, machine, software", "with them",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip
     return header, [
-        (learning.QUANTITIES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}", *map(percent, accuracy.medians),
-         percent(accuracy.inside, 0), *map(percent, accuracy.alike), *map(percent, accuracy.rows))
+        (learning.QUANTITIES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}",
+         *map(percent, accuracy.medians), percent(accuracy.inside, 0), *map(percent, accuracy.alike),
+         *map(percent, accuracy.rows))
         for accuracy in result
     ]  # fmt: skip

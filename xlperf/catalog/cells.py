@@ -409,6 +409,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     unnamed: list[int] = []
     own: list[int] = []
     first: dict[str, int] = {}
+    joined: dict[int, list[str]] = {}
     known = tuple(word.replace("_", " ") for word in (*sheet.by_name, *sorted(ignored)))
     for position, cell in enumerate(header):
         if is_blank(cell):
@@ -427,6 +428,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
                 same = next((other for other in own if str(header[other]).split() == text.split()), -1)
                 if same >= 0:
                     faults.append(HeaderFault(position, f"duplicate column {shown(text)}", same))
+                joined[position] = _joined(kind, name)
                 own.append(position)
                 continue
             if other_plans(kind, name):
@@ -444,6 +446,10 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
             fields.append(_field(position, column, symbol))
         except BadValue as bad:
             faults.append(HeaderFault(position, str(bad)))
+    for position, parts in joined.items():
+        if any(part not in first for part in parts):
+            remedy = f"give {' and '.join(sheet.by_name[part].words for part in parts)} a column each"
+            faults.append(HeaderFault(position, f"unknown column {shown(header[position])}; {remedy}"))
     for column in sheet.columns:
         needed = column.required or (column.instead and column.instead not in first)
         if needed and column.name not in first:
@@ -471,6 +477,16 @@ def is_own_column(kind: str, name: str) -> bool:
     if word in known or any(len(one) == len(word) and sorted(one) == letters for one in known):
         return False
     return not difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE)
+
+
+def _joined(kind: str, name: str) -> list[str]:
+    """Columns of plans that a header names together; none of any other header.
+
+    >>> _joined("inference", "isl/osl"), _joined("inference", "cost/month")
+    (['prompt_length', 'output_length'], [])
+    """
+    parts = [canonical(kind, part.strip("_")) for part in re.split(r"[/+,&|]|_x_", name)]
+    return parts if len(parts) > 1 and all(part in table_schema(kind).by_name for part in parts) else []
 
 
 @cache

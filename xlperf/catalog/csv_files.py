@@ -9,15 +9,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, raise_faults
-from xlperf.catalog.parse import Coded
+from xlperf.catalog.parse import Coded, end_of_plans
+from xlperf.catalog.schema import PLAN_TABLES, canonical, schema, split_header
 
 STANDARD = "-"
 MOST_COLUMNS = 16_384  # columns of a file, as many as a sheet has
@@ -79,7 +81,7 @@ def _whole_csv(data: bytes, name: str) -> CsvFile:
     rows = CsvRows(name)
     rows.add(csv.reader(io.StringIO(text, newline=""), delimiter=rows.start(text), strict=True))
     raise_faults(rows.faults)
-    return rows.taken()
+    return rows.taken(is_whole=True)
 
 
 def harmless(text: str) -> str:
@@ -173,7 +175,10 @@ def decoded(data: bytes, name: str, line: int = 0) -> str:
     return text
 
 
-_SEPARATOR = re.compile("[,;\t]")
+_SEPARATORS = ",;\t|"
+_SEPARATOR = re.compile(f"[{_SEPARATORS}]")
+_MOST_LEADING = 20  # rows that may stand above a header
+_KNOWN_NAMES = 3  # columns of plans that a row below another one names if it is the header
 
 
 class CsvRows:
@@ -185,7 +190,7 @@ class CsvRows:
         self.width, self.line = 0, 0  # columns of the header, and lines that were read [-]
         self.faults = list[Fault]()  # rows that are longer than the header
         self._header_line = 1
-        self._stated = False
+        self._stated, self._is_plans, self._above = False, False, 0
         self._seen: list[dict[str, int]] = []
         self._codes: list[list[np.ndarray]] = []
         self._lines: list[int] = []
@@ -198,7 +203,24 @@ class CsvRows:
             raise InputError(Fault(self.name, "is empty; a header row and rows of values are meant"))
         stated = _STATED.match(text)
         self._stated = stated is not None
-        return stated[1] if stated is not None else max(",;\t", key=first.count)
+        separator = stated[1] if stated is not None else max(_SEPARATORS, key=first.count)
+        self._above = self._lines_above(text[:_FIRST], separator)
+        return separator
+
+    def _lines_above(self, text: str, separator: str) -> int:
+        """Lines above the row that names the most columns of plans: titles, and a row of groups of columns."""
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        above, most, before = 0, _KNOWN_NAMES - 1, 0
+        with suppress(csv.Error):
+            for row in islice(reader, _MOST_LEADING):
+                names = [split_header(cell)[0] for cell in row]
+                known = max(len({canonical(kind, name) for name in names} & schema()[kind].by_name.keys())
+                            for kind in PLAN_TABLES)  # fmt: skip
+                if known > most:
+                    above, most = before, known
+                before = reader.line_num
+        self._is_plans = most >= _KNOWN_NAMES
+        return above
 
     def add(self, reader: Any, until: Callable[[], bool] = bool) -> None:
         """Read rows from a strict reader to the end, or until a function, called after each row, returns true."""
@@ -217,6 +239,8 @@ class CsvRows:
                 wrong = (words for reason, words in _MALFORMED.items() if reason in str(error))
                 raise InputError(Fault(f"{self.name} [line {start}]", next(wrong, f"is no CSV: {error}"))) from None
             end = before + reader.line_num
+            if start <= self._above:
+                continue
             if not self.header:
                 if len(row) > MOST_COLUMNS:
                     problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
@@ -234,10 +258,10 @@ class CsvRows:
                         problem = f"has {len(row)} values, the header has {width} columns"
                         self.faults.append(Fault(f"{self.name} [line {start}]", problem))
                     row = row[:width]
-                elif any(cell.strip() for cell in row):
-                    row = row + [""] * (width - len(row))
                 else:
-                    continue
+                    row = row + [""] * (width - len(row))
+            if row[0].startswith("#") and not any(map(str.strip, row[1:])):  # a comment
+                row = [""] * width
             block.append(row)
             self._lines.append(start)
             if len(block) == _BLOCK:
@@ -262,8 +286,8 @@ class CsvRows:
         self._codes = [[] for _ in self.header]
         self._lines = []
 
-    def taken(self) -> CsvFile:
-        """The rows since the last block."""
+    def taken(self, is_whole: bool = False) -> CsvFile:
+        """The rows since the last block; of a file that ``is_whole`` without the notes below its plans."""
         empty = np.zeros(0, dtype=np.int32)
         read = zip(self._codes, self._seen, strict=True)
         columns: list[Coded] = [
@@ -271,17 +295,20 @@ class CsvRows:
         ]
         lines = np.array(self._lines, dtype=np.int64)
         self._clear()
-        return self.placed(columns, lines)
+        return self.placed(columns, lines, is_whole and self._is_plans)
 
-    def placed(self, columns: list[Coded], lines: np.ndarray) -> CsvFile:
-        """Columns with the lines that their rows start on; rows of separators alone are left out."""
-        blank = np.ones(len(lines), dtype=bool)
+    def placed(self, columns: list[Coded], lines: np.ndarray, has_notes: bool = False) -> CsvFile:
+        """Columns with the lines that their rows start on; blank rows are left out, and notes below if there may be."""
+        filled = np.zeros(len(lines), dtype=np.int32)
         for codes, distinct in columns:
-            empties = np.array([not str(text).strip() for text in distinct or ()], dtype=bool)
-            blank &= empties[codes] if empties.any() else False
-        if blank.any():
-            columns = [(codes[~blank], distinct) for codes, distinct in columns]
-        return CsvFile(self.header, columns, CsvLines(self.name, self.header, self._header_line, lines[~blank]))
+            texts = np.array([bool(str(text).strip()) for text in distinct or ()], dtype=bool)
+            filled += True if texts.all() else texts[codes]
+        rows = filled > 0
+        if has_notes:
+            rows[end_of_plans(filled, ~rows) :] = False
+        if not rows.all():
+            columns = [(codes[rows], distinct) for codes, distinct in columns]
+        return CsvFile(self.header, columns, CsvLines(self.name, self.header, self._header_line, lines[rows]))
 
 
 def check_lines(text: str, name: str, line: int = 1) -> None:
@@ -366,7 +393,7 @@ class _Blocks:
 
     def _by_arrow(self, text: str) -> CsvFile | None:
         """A block without quotation marks, blank lines or rows of another length; None for others."""
-        if not self._positions or '"' in text or "\n\n" in text or text[0] in "\r\n":
+        if not self._positions or '"' in text or "\n\n" in text or "\n#" in text or text[0] in "\r\n#":
             return None
         if "\r" in text and (text.count("\r") != text.count("\r\n") or "\n\r" in text):
             return None

@@ -258,8 +258,8 @@ def parse_rows(
     return _table(parsed, header, coded_at, lambda at: _own(values_at(at)), kept, collector, from_text=False)
 
 
-_TOTALS = frozenset("total totals sum subtotal average mean gesamt summe mittelwert".split())
-_UNITS_ROW = frozenset(("-", "#", "unit", "units"))
+_TOTALS = frozenset(("grand total", *"total totals sum subtotal average mean gesamt summe mittelwert".split()))
+_UNITS_ROW = frozenset(("-", "#", "unit", "units", "text"))
 
 
 def _word(value: object) -> str:
@@ -275,7 +275,8 @@ def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> 
     if "accelerator" not in by_name and by_name.get("model", by_name.get("name")) in _TOTALS:
         return True
     return first and all(
-        word in _UNITS_ROW | {field.symbol.casefold()} | schema.counted_nouns(field.column) for field, word in words
+        word.strip("()[]") in _UNITS_ROW | {field.symbol.casefold()} | schema.counted_nouns(field.column)
+        for field, word in words
     )
 
 
@@ -338,9 +339,45 @@ Coded = tuple[np.ndarray, Sequence[object] | None]
 """A column as codes into its distinct values, or as numbers (and no distinct values)."""
 
 
+def _asides(parsed: Header, columns: Sequence[Coded]) -> list[int]:
+    """Rows of a file of plans that hold totals, or units below the header."""
+    if parsed.kind not in schema.PLAN_TABLES or not parsed.fields or not len(columns[0][0]):
+        return []
+    candidates = {0}
+    for field in parsed.fields:
+        codes, distinct = columns[field.position]
+        if field.column.name in ("name", "model") and distinct is not None:
+            totals = [code for code, value in enumerate(distinct) if _word(value) in _TOTALS]
+            candidates |= {*np.flatnonzero(np.isin(codes, totals)).tolist()} if totals else set()
+
+    def cells(row: int) -> list[object]:
+        return [values[row].item() if distinct is None else distinct[values[row]] for values, distinct in columns]
+
+    return [row for row in sorted(candidates) if _is_aside(parsed.fields, cells(row), row == 0)]
+
+
+def _kept_place(locate: Locate, rows: np.ndarray, row: int, position: int) -> str:
+    return locate(int(rows[row]) if row >= 0 else row, position)
+
+
+def end_of_plans(filled: np.ndarray, gap: np.ndarray) -> int:
+    """Rows of a table without the notes below it: rows of one value at the end, from a blank row on.
+
+    >>> end_of_plans(np.array([8, 0, 8, 0, 1, 1]), np.array([False, True, False, True, False, False]))
+    3
+    """
+    after = int(np.flatnonzero(filled > 1).max(initial=-1)) + 1
+    ends = np.flatnonzero(gap[after:])
+    return after + int(ends[0]) if after and len(ends) else len(filled)
+
+
 def parse_coded(kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate) -> Parsed:
     """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
+    if asides := _asides(parsed, columns):
+        rows_kept = np.setdiff1d(np.arange(len(columns[0][0])), asides)
+        columns = [(values[rows_kept], distinct) for values, distinct in columns]
+        locate = partial(_kept_place, locate, rows_kept)
     collector = _Collector(locate)
     collector.header(parsed)
     for position in parsed.unnamed:

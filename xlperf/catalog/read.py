@@ -10,6 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from xlperf.base.errors import Fault, InputError, nearest, raise_faults
 from xlperf.catalog import schema
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
@@ -17,7 +19,7 @@ from xlperf.catalog.cards import card_cell, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
-from xlperf.catalog.parse import Coded, Parsed, parse_coded, parse_rows
+from xlperf.catalog.parse import Coded, Parsed, end_of_plans, parse_coded, parse_rows
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
@@ -68,13 +70,30 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
         beyond = table.last_row + 1
         below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
         return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table)
-    for row in sorted(cells):
+    rows = sorted(cells)
+    for row, following in zip(rows, [*rows[1:], 0], strict=True):
         present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
-        if present and _matches(kind, cells[row], present[0]):
+        below = cells.get(following, {})
+        is_above = kind in schema.PLAN_TABLES and _named(kind, below) > _named(kind, cells[row])  # groups
+        if present and _matches(kind, cells[row], present[0]) and not is_above:
             end = next(column for column in count(present[0]) if is_blank(cells[row].get(column + 1)))
-            numbers = [number for number in sorted(cells) if number > row]
-            return _block(book, sheet, cells, row, numbers, range(present[0], end + 1))
+            span, numbers = range(present[0], end + 1), [number for number in rows if number > row]
+            numbers = _without_notes(cells, span, numbers) if kind in schema.PLAN_TABLES else numbers
+            return _block(book, sheet, cells, row, numbers, span)
     return None
+
+
+def _named(kind: str, row: dict[int, object]) -> int:
+    """Columns of a kind that the cells of a row name."""
+    names = {schema.canonical(kind, schema.split_header(value)[0]) for value in row.values() if isinstance(value, str)}
+    return len(names & schema.table_schema(kind).by_name.keys())
+
+
+def _without_notes(cells: Cells, span: range, numbers: list[int]) -> list[int]:
+    """Rows of plans without notes below them."""
+    filled = np.array([sum(not is_blank(cells[row].get(column)) for column in span) for row in numbers])
+    gap = (filled == 0) | (np.diff(numbers, prepend=numbers[:1]) > 1)
+    return numbers[: end_of_plans(filled, gap)]
 
 
 def _matches(kind: str, row: dict[int, object], first: int) -> bool:

@@ -351,9 +351,14 @@ def own_column(header: str, is_text: bool) -> Column:
     return Column(OWN, header, kind, "" if is_text else "-", "", "", (), "", False, "Column of the user's own")
 
 
+_LAYOUTS = dict.fromkeys(
+    ("parallelism", "parallelization", "parallelisation", "parallelstrategy", "parallelconfig", "parallellayout"),
+    "tensor parallel, pipeline parallel, expert parallel",
+)
 AMBIGUOUS = {
-    "training": {"batch": "global batch size, micro batch size", "batchsize": "global batch size, micro batch size"},
+    "training": {**_LAYOUTS, **dict.fromkeys(("batch", "batchsize"), "global batch size, micro batch size")},
     "inference": {
+        **_LAYOUTS,
         **dict.fromkeys(
             ("dp", "dpsize", "dpdegree", "dataparallel", "dataparallelsize", "dataparallelism"),
             "data parallel attention; replicas of the whole model follow from num accelerators",

@@ -255,14 +255,13 @@ def model(file: str, parameters: float | None, name: str | None, output: str | N
     from xlperf.interop.stated_models import stated_model
 
     path, choices = Path(file).resolve(), dict[str, str]()
-    folder = path if path.is_dir() else path.parent
     text = "{" if path.is_dir() or path.suffix.casefold() == ".json" else beginning(path)
     if not text.lstrip().startswith("{"):
         settings, choices, counted, where = stated_model(text, path.name)
         own, source = path.stem, f"arguments of {path.name}"
     else:
         settings, counted, where = read_config(file)
-        own = str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
+        own = str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or _name_of(path)
         source = f"Hugging Face config.json, {path.name if path.is_dir() else file}"
     chosen = name or own
     stated = parameters * factor("G") if parameters is not None else counted
@@ -283,6 +282,18 @@ def model(file: str, parameters: float | None, name: str | None, output: str | N
     lines += [f"left out: {words}" for words in converted.left_out]
     _deliver("models", _table("models", row), row, output, as_json, lines)
     return 0 if agrees and not converted.unread else 1
+
+
+def _name_of(path: Path) -> str:
+    """Name of a model by its file, by the folder of its config.json, or by its folder in the cache of Hugging Face's
+    hub, which holds snapshots.
+
+    >>> _name_of(Path("/a/Qwen3-8B_config.json")), _name_of(Path("/hub/models--org--M-7B/snapshots/0f3e/config.json"))
+    ('Qwen3-8B', 'M-7B')
+    """
+    stem = "" if path.is_dir() else re.sub("([._-]?config|^params)$", "", path.stem).removesuffix("adapter")
+    cached = next((part for part in path.parts if part.startswith("models--")), "")
+    return (cached or stem or (path if path.is_dir() else path.parent).name).rpartition("--")[2]
 
 
 def _checked(converted: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:

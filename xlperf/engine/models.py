@@ -41,7 +41,6 @@ _LINEAR_COLUMNS = {
     "linear_value_size": "linear_value_head_size",
     "linear_convolution": "linear_convolution_size",
 }
-_UNGATED = "has an output gate beside layers that are not hybrid"
 _LOCAL_COLUMNS = ("local_num_attention_heads", "local_num_query_groups", "local_head_size", "local_v_head_size")
 _INDEX_COLUMNS = {"index_heads": "index_num_heads", "index_size": "index_head_size", "index_top_k": "index_top_k"}
 
@@ -78,11 +77,10 @@ def _layer_kinds(models: Table) -> LayerKinds:
         compressed_ratio=np.ones(number),
         reasons=np.full(number, "", dtype=object),
     )
-    gated = models.filled("attention_output_gate") > 0.0
     shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
     indexed = ~np.isnan(sum(models.number(column) for column in _INDEX_COLUMNS.values()))
     other = np.array([word in _UNKNOWN_KINDS for word in attention.tolist()], dtype=bool)
-    for row in np.flatnonzero(other | (window > 0) | (pattern != "") | gated).tolist():
+    for row in np.flatnonzero(other | (window > 0) | (pattern != "")).tolist():
         text = str(pattern[row]).strip()
         near = _PATTERN.fullmatch(text)
         mixed, apart = _LINEAR.fullmatch(text), _STATE_SPACE.fullmatch(text)
@@ -96,12 +94,9 @@ def _layer_kinds(models: Table) -> LayerKinds:
         elif attention[row] == "sparse" and indexed[row] and text != "sparse attention variants":
             _sparse(kinds, row, text, float(layers[row]), float(window[row]))
         elif attention[row] != "sparse" and near is None and _listed(kinds, row, text, layers[row], bool(shaped[row])):
-            if gated[row] and attention[row] != "MLA" and not kinds.linear[row]:
-                kinds.reasons[row] = kinds.reasons[row] or _UNGATED
+            continue
         elif other[row]:
             kinds.reasons[row] = f"has {attention[row]} attention"
-        elif gated[row] and attention[row] != "MLA":
-            kinds.reasons[row] = _UNGATED
         elif near is not None:
             kinds.local[row] = _share(layers[row], near)
             kinds.window[row], kinds.chunked[row] = float(near["window"]), float(near["kind"] == "chunked")
@@ -208,7 +203,7 @@ def _linear_columns(models: Table, kinds: LayerKinds, latent: np.ndarray, heads:
         "num_linear_layers": kinds.linear,
         **{name: np.where(linear, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
         "linear_state_size": np.where(linear, models.filled("linear_state_size"), 0.0),
-        "attention_gate": np.where(linear & ~latent, gated, 0.0),
+        "attention_gate": np.where(latent, 0.0, gated),
         "state_space": kinds.state_space,
         "num_bare_layers": kinds.bare,
         "linear_kind": kinds.linear_kind,

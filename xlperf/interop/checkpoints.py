@@ -135,6 +135,7 @@ def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO
     main = (text["expert_precision"] if has_experts else text["mlp_precision"]) or WIDE
     # A part that the model lacks does not tell it apart from a checkpoint of one precision.
     dense = models.number("first_dense_layers", 0.0)[row] > 0.0 or models.number("moe_layer_step", 1.0)[row] > 1.0
+    dense = dense or ("ffn_pattern" in models and "dense" in str(models.text("ffn_pattern")[row]))
     if not has_experts or not dense:
         parts["mlp"] = main
     if not models.number("num_shared_experts", 0.0)[row] > 0.0:

@@ -14,21 +14,15 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
-from xlperf.interop.hugging_face_files import (
-    Entries,
-    as_list,
-    checkpoint_columns,
-    language_part,
-    model_type,
-    named_layers,
-    thinking_part,
-)
+from xlperf.interop.hugging_face_files import Entries, as_list, language_part, model_type, named_layers, thinking_part
 from xlperf.interop.hugging_face_layers import FULL, READERS, Reading, Row, is_number, num_layers, vision_columns
+from xlperf.interop.quantized_modules import checkpoint_columns
 
 _MOST_LAYERS = 10_000
 _SPARSE_KINDS = ("selected", "compressed")
-_NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder")
-"""Suffixes of architectures with bidirectional attention, which generate nothing."""
+_NO_DECODER = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification", "Encoder",
+               "RewardModel")  # fmt: skip
+"""Suffixes of architectures that generate nothing: bidirectional attention, or a score in place of the vocabulary."""
 _WINDOWS = ("sliding_window", "sliding_window_size", "window_size")
 _INDEXED = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse")
 _COMPRESSED = ("compressed_sparse_attention", "heavily_compressed_attention")
@@ -156,7 +150,10 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
         return [family["remark"]]
     classes = [str(name) for part in (config, inner) for name in as_list(part.get("architectures"))]
     if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
-        return [f"{'a classifier' if 'Classification' in task else 'an encoder'}: it generates no tokens"]
+        kind = "a classifier" if "Classification" in task else "a reward model" if "Reward" in task else "an encoder"
+        return [f"{kind}: it generates no tokens"]
+    if any("eagle" in name.casefold() for name in classes):
+        return ["a drafting model: it runs beside another"]
     kinds = ("", inner["model_type"])  # some entries mean a part that no row holds for one model type alone
     lacking = (one for one in rows("interop/hugging_face_entries.csv") if one["part"] == "no row")
     return [one["remark"] for one in lacking if one["column"] in kinds and inner.get(one["entries"])]
@@ -281,8 +278,7 @@ def _layers(row: Row, result: Reading, usual: str) -> None:
         result.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
     elif linear:
         row |= {"attention_type": "hybrid", "attention_pattern": _ratio(linear, full, "linear (gated delta net)")}
-        row |= {column: result.number(*keys) for column, keys in _columns_of("linear").items()}
-        row["linear_state_size"] = 4
+        _linear_columns(row, result)
     elif (sliding or chunked) and not window:
         result.refused.append("layers with a window that is not stated")
     elif sliding and not full:
@@ -403,8 +399,15 @@ def _state_space(row: Row, result: Reading, pattern: Sequence[str]) -> None:
         for column in (*_columns_of("experts"), "num_shared_experts"):
             row.pop(column, None)
     row["attention_pattern"] = f"{mamba} Mamba-2 : {full} full : {mixed + dense} feed-forward"
-    row |= {column: result.number(*keys) for column, keys in _columns_of("linear").items()}
-    row["linear_state_size"] = 4
+    _linear_columns(row, result)
+
+
+def _linear_columns(row: Row, result: Reading) -> None:
+    """Heads and sizes of linear layers and state spaces, all of which a configuration must state."""
+    sizes = {column: result.number(*keys) or None for column, keys in _columns_of("linear").items()}
+    if not all(sizes.values()):
+        result.refused.append("layers of linear attention whose heads and sizes are not stated")
+    row |= {**sizes, "linear_state_size": 4}
 
 
 def _needed(row: Mapping[str, object], name: str, source: str, refused: str) -> None:

@@ -113,6 +113,22 @@ def test_pages_of_releases_before_have_as_many_layers_of_each_kind(catalog: Cata
     assert result.number("memory_kv_cache")[0] == pytest.approx(size * GIB, rel=0.002)
 
 
+def test_weights_of_deepseek_v4_on_a_rank_by_part(catalog: Catalog) -> None:
+    """DeepSeek-V4-Flash on eight ranks, counted by the modules of vLLM: every rank has all of what pools its cache, in
+    16 bits (fused_wkv_wgate without quantisation), and the hyper-connections in FP32.
+    """
+    plan = {"model": "DeepSeek-V4-Flash", "accelerator": "B200-SXM-180GB", "expert_parallel": 8, "precision": "auto"}
+    weights = started(catalog, 8, **plan, prompt_length=8191).number("memory_weights")[0]
+    hidden, tables = 4096, 2 * 129_280 * 4096 / 8
+    experts = 43 * 32 * 3 * hidden * 2048 * 4.25 / 8
+    attention = 43 * hidden * (1024 + 512 + 3 * 1024 + 3 * 2048 / 8)  # with queries, outputs and the shared expert
+    index = 21 * 1024 * 64 * 128
+    pools = 21 * hidden * (4 * 512 + 4 * 128) + 20 * hidden * 2 * 512
+    streams = 43 * 2 * (4 + 2) * 4 * 4 * hidden
+    counted = experts + attention + index + 2.0 * (pools + 43 * hidden * 256 + tables) + 4.0 * streams
+    assert weights == pytest.approx(counted, rel=0.003)
+
+
 def test_what_deepseek_v4_holds_beside_its_cache(catalog: Catalog) -> None:
     """DeepSeek-V4-Flash with two drafted tokens on two RTX PRO 6000, vLLM 0.25 [start-up log]: 10.29 GiB for 1.90
     requests of 1,048,576 tokens; 14.2 without four residual streams, 64 heads of the kernel and gathered entries.

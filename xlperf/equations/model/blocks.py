@@ -285,9 +285,10 @@ INDEX = Block("attention", (
     Operator("index weights", lambda m, s: np.maximum(s.index_heads, 1.0), _hidden,
              layers=lambda m: np.where(m.q_lora_rank > 0.0, _indexed(m), 0.0), served=WIDE),
     Operator("pooling of selected", lambda m, s: 4.0 * m.head_size, _hidden,  # entries overlap
-             layers=lambda m: np.where(m.selected_ratio > 1.0, divide(m.num_selected_layers, m.num_layers), 0.0)),
+             layers=lambda m: np.where(m.selected_ratio > 1.0, divide(m.num_selected_layers, m.num_layers), 0.0),
+             served=WIDE),
     Operator("pooling of compressed", lambda m, s: 2.0 * m.head_size, _hidden,
-             layers=lambda m: divide(m.num_compressed_layers, m.num_attention_layers)),
+             layers=lambda m: divide(m.num_compressed_layers, m.num_attention_layers), served=WIDE),
 ))
 # Gated delta net, or Mamba-2, whose input holds the step of each head and has no gates; steps are in 16 bits too.
 LINEAR = Block("linear", (

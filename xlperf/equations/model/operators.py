@@ -214,7 +214,15 @@ def layer_vector_parameters(shard: Shard, query_key_norm: Array | float) -> Arra
     norms = 2.0 * (1.0 + model.layer_norm) * model.hidden_size + 2.0 * query_key_norm * model.head_size
     qkv = model.bias_qkv * model.head_size * (shard.heads + 2.0 * shard.groups)
     inner = (1.0 + model.gated_mlp) * (model.ffn_hidden_size / shard.ranks)
-    return np.asarray(norms + qkv + model.bias_all * (inner + 2.0 * model.hidden_size))
+    return np.asarray(norms + qkv + model.bias_all * (inner + 2.0 * model.hidden_size) + mixing_parameters(model))
+
+
+def mixing_parameters(model: Model) -> Array:
+    """Weights of the hyper-connections of a layer, (rows,): of its n streams each of two blocks reads a sum, writes n
+    shares and mixes them by n x n shares (DeepSeek-V4). [-]
+    """
+    streams = model.residual_streams
+    return np.asarray(np.where(streams > 1.0, 2.0 * (2.0 + streams) * streams * streams * model.hidden_size, 0.0))
 
 
 def linear_vector_parameters(shard: Shard) -> Array:

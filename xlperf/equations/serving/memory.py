@@ -455,9 +455,9 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         near = model.local
         projected = np.maximum(projected, (near.num_attention_heads + 2.0 * near.num_query_groups) * near.head_size)
         attended = np.maximum(attended, near.num_attention_heads * near.head_size)
+    projected = projected + model.attention_gate * attended  # queries with their gate
     if architecture.linear_attention:
-        # Queries with their gate; or all projections of linear attention and its output.
-        projected = projected + model.attention_gate * attended
+        # Or all projections of linear attention and its output.
         whole = Shard(model, np.ones_like(ranks))
         keys, values = whole.linear_keys, whole.linear_values
         linear = np.where(model.num_linear_layers > 0.0, 2.0 * keys + 2.0 * values, 0.0)

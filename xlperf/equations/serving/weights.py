@@ -12,7 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, side_by_side, total
 from xlperf.equations.hardware.roofline import WIDE, exposed_offload_time
-from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
+from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Block, Operator, Shard, weights
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import (
@@ -23,6 +23,7 @@ from xlperf.equations.model.operators import (
     layer_shares,
     layer_vector_parameters,
     linear_vector_parameters,
+    mixing_parameters,
     part_of,
 )
 from xlperf.equations.plan.records import HostCompute, HostExperts
@@ -34,8 +35,6 @@ from xlperf.equations.serving.kernels import KernelTimes, by_phase, stored_sizes
 @cache
 def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
     """Products of a block with weights in the precision of the plan, and in 16 bits."""
-    if block is INDEX:
-        return block.operators, ()
     wide = tuple(operator for operator in block.operators if block.served(operator) == WIDE)
     return tuple(operator for operator in block.operators if operator not in wide), wide
 
@@ -92,10 +91,11 @@ def computed_share(plan: InferencePlan, part: float) -> Array | float:
 def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
     """Scales and biases of a mean layer on one rank, (rows,). [-]"""
     model = shard.model
-    attention = layer_vector_parameters(shard, model.query_key_norm)
+    mixing = mixing_parameters(model)  # in FP32: twice the bytes of the others
+    attention = layer_vector_parameters(shard, model.query_key_norm) + mixing
     if not architecture.counted:
         return attention
-    without = layer_vector_parameters(shard, 0.0)
+    without = layer_vector_parameters(shard, 0.0) + mixing
     attended = model.num_attention_layers / model.num_layers
     norms = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * model.hidden_size
     linear = linear_share(model) * linear_vector_parameters(shard)
