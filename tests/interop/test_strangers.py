@@ -114,9 +114,39 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
         (SLICE, {"recompute": "full"},
          "model=Meta-Llama-3.1-405B; accelerator=TPUv7x (Ironwood); num_accelerators=256; micro_batch_size=6; "
          "global_batch_size=1536; sequence_length=8192; zero_stage=3; recompute=full; software=maxtext"),
+        # AMD-AGI/Primus examples/maxtext/configs/MI300X/qwen3_30B_A3B-bf16-pretrain.yaml: experts over the node's eight
+        (PRIMUS.format("maxtext", "qwen3_30B_A3B", """
+        dcn_data_parallelism: -1
+        ici_fsdp_parallelism: 1
+        ici_expert_parallelism: -1
+        per_device_batch_size: 2
+        capacity_factor: 1"""), GIVEN,
+         "model=Qwen3-30B-A3B; expert_parallel=8; zero_stage=0; global_batch_size=512; expert_capacity=1"),
+        # of a slice of TPUs all chips
+        ("model_name: mixtral-8x7b\nici_expert_parallelism: -1\nici_fsdp_parallelism: 4\nper_device_batch_size: 1\n",
+         {"accelerator": "TPUv5p", "num accelerators": "32"}, "expert_parallel=8; zero_stage=3; global_batch_size=32"),
+        # NVIDIA-NeMo/Megatron-Bridge perf_recipes/llama/r100/llama3.py: a scope of graphs that are off
+        (BRIDGE.replace("cfg.train.micro_batch_size = 2", """cfg.train.micro_batch_size = 2
+    cfg.model.cuda_graph_impl = "none"
+    cfg.model.cuda_graph_scope = ["full_iteration"]
+    cfg.tokenizer.tensor_model_parallel_size = cfg.model.tensor_model_parallel_size"""),
+         {"recipe": "gpt_oss_120b_pretrain_64gpu_b200_bf16_config"},
+         "micro_batch_size=2; graphs=none; expert_parallel=64; tensor_parallel="),
+        # NVIDIA-NeMo/Megatron-Bridge examples/models/glm/glm_45v/slurm_peft.sh: adapters by the mode, or by the recipe
+        ("python scripts/training/run_recipe.py --recipe qwen3_8b_sft_config --mode lora -tp 2 -mb 1 -gb 32", GIVEN,
+         "model=Qwen3-8B; tensor_parallel=2; global_batch_size=32; adapter_rank=32"),
+        ("python scripts/training/run_recipe.py --recipe qwen3_8b_peft_config train.global_batch_size=32", GIVEN,
+         "model=Qwen3-8B; global_batch_size=32; adapter_rank=32"),
+        # LlamaFactory issue 3499: accelerators by the launcher of DeepSpeed
+        ("deepspeed --num_gpus 3 src/train_bash.py --deepspeed ds_z3_config.json --stage sft --do_train --fp16 "
+         "--model_name_or_path /hub/Meta-Llama-3-8B-Instruct --finetuning_type lora --lora_target q_proj,v_proj "
+         "--cutoff_len 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 2",
+         {"accelerator": "A100-SXM-80GB"},
+         "num_accelerators=3; zero_stage=3; global_batch_size=6; precision=fp16; adapter_modules=qkv"),
     ],
     ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
-         "several starts", "slice"],
+         "several starts", "slice", "an axis of the rest", "an axis of a slice", "graphs off", "mode lora",
+         "recipe of adapters", "launcher of DeepSpeed"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)

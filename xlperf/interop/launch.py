@@ -25,7 +25,14 @@ from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.checkpoints import mentioned_models
 from xlperf.interop.config_rules import UNREAD, Stated
-from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
+from xlperf.interop.launch_containers import (
+    containers_of,
+    engine_of_image,
+    mounted,
+    parts_of,
+    uneven_stages,
+    with_pools,
+)
 from xlperf.interop.launch_python import RECIPE, recipes_of
 from xlperf.interop.launch_rules import CONFIG, LACKS, OF_MODEL, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
@@ -55,7 +62,15 @@ from xlperf.interop.launch_stacks import (
     writes,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
-from xlperf.interop.launch_text import LogLines, Setting, lined_settings, log_lines, logged_settings, settings_of
+from xlperf.interop.launch_text import (
+    REPORT,
+    LogLines,
+    Setting,
+    lined_settings,
+    log_lines,
+    logged_settings,
+    settings_of,
+)
 from xlperf.interop.launch_told import fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
@@ -240,7 +255,7 @@ def read_launch(
     that it lacks. ``beside``: folder for configurations that it refers to. InputError if no stack recognises the text,
     a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
-    read = commands_of(text, name, stack, given)
+    read, whole = commands_of(text, name, stack, given), text
     text, given, stack, groups, logged, lines, own_lines = read[:7]
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
@@ -249,11 +264,15 @@ def read_launch(
         raise InputError(Fault(name, f"starts servers of {listed(started)}: keep the lines of one of them"))
     told.unknown.extend(first.unknown)
     told.open.extend(first.open)
+    if "@model" in told.values:
+        told.values["@model"] = mounted(whole[:MOST_TEXT], told.values["@model"])
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
     if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
         told.values.setdefault("@handed", name)
         notes.append(f"is a log without arguments of {stack}: settings that --set does not give have xlperf's defaults")
+    if text.count(REPORT) > 1:
+        notes.append(f"holds {text.count(REPORT)} reports of a benchmark: the last one is read")
     of_reference += _options(told.values, text, stack, beside, notes)
     kind = flags(stack)[0].kind
     columns = _columns_of(given or {}, kind, text)

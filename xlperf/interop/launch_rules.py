@@ -227,6 +227,8 @@ def _running(plan: Stated, settings: Mapping[str, str], stack: str, notes: list[
             notes.append(f"no load is stated: {limit} requests at once, as many as the engine runs")
     if "concurrency" in plan:
         plan.setdefault("mode", "continuous")
+        if "." in plan["concurrency"]:  # mean of a report
+            plan["concurrency"] = _text(max(float(round(_number(plan, "concurrency"))), 1.0))
 
 
 def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:

@@ -116,6 +116,20 @@ _COUNTED = {
 }  # fmt: skip
 
 
+REPORT = "Serving Benchmark Result"
+_REPORT_END = re.compile(r"^[^\w\n]{0,40}={20,}\s*$", re.MULTILINE)
+
+
+def last_report(text: str) -> str:
+    r"""The last of several reports of a benchmark, before the text above the first one.
+
+    >>> last_report(f"a\n== {REPORT} ==\n1\n{'=' * 30}\nb\n== {REPORT} ==\n2\n").split()
+    ['b', '==', 'Serving', 'Benchmark', 'Result', '==', '2', 'a', '==']
+    """
+    parts = text.split(REPORT)
+    return f"{_REPORT_END.split(parts[-2], 1)[-1]}{REPORT}{parts[-1]}{parts[0]}" if len(parts) > 2 else text
+
+
 class LogLines(NamedTuple):
     """Settings by flags of the ``stack`` that wrote a log ("" for none or an unnamed engine), and facts by column."""
 
@@ -130,6 +144,7 @@ def log_lines(text: str) -> LogLines:
     >>> log_lines("[titan] INFO - Model llama3 8B size: 8,030,261,248 total parameters").settings["--model.flavor"]
     '8B'
     """
+    text = last_report(text)
     evidence = [row for row in stack_rows("log_evidence") if row["words"] in text]
     stack = next((row["stack"] for row in evidence if row["stack"] != _CLIENT_ONLY), "")
     settings: dict[str, str] = {}
