@@ -143,10 +143,16 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
          "--cutoff_len 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 2",
          {"accelerator": "A100-SXM-80GB"},
          "num_accelerators=3; zero_stage=3; global_batch_size=6; precision=fp16; adapter_modules=qkv"),
+        # modelscope/ms-swift examples/models/llama4/mcore.sh: what is exported before and answered after says nothing
+        ("megatron export --model /old --tensor_model_parallel_size 4\n"
+         "NPROC_PER_NODE=4 megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2 --micro_batch_size 4 "
+         "--max_length 2048\nswift infer --model megatron_output/checkpoint-xxx --infer_backend vllm --max_length 9",
+         {"accelerator": "H100"},
+         "model=Qwen3-8B; num_accelerators=4; tensor_parallel=2; micro_batch_size=4; sequence_length=2048"),
     ],
     ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
          "several starts", "slice", "an axis of the rest", "an axis of a slice", "graphs off", "mode lora",
-         "recipe of adapters", "launcher of DeepSpeed"],
+         "recipe of adapters", "launcher of DeepSpeed", "programs beside training"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)

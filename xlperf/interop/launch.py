@@ -25,14 +25,7 @@ from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.checkpoints import mentioned_models
 from xlperf.interop.config_rules import UNREAD, Stated
-from xlperf.interop.launch_containers import (
-    containers_of,
-    engine_of_image,
-    mounted,
-    parts_of,
-    uneven_stages,
-    with_pools,
-)
+from xlperf.interop.launch_containers import containers_of, engine_of_image, parts_of, uneven_stages, with_pools
 from xlperf.interop.launch_python import RECIPE, recipes_of
 from xlperf.interop.launch_rules import CONFIG, LACKS, OF_MODEL, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
@@ -50,6 +43,7 @@ from xlperf.interop.launch_stacks import (
     kind_of,
     last,
     listed,
+    mounted,
     moves,
     own_model,
     placed,
@@ -77,6 +71,7 @@ from xlperf.interop.software import STACKS, broken_line, stack_named
 MARK = "# xlperf:"
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
+_CLIENT = re.compile(r"--backend[= ]{1,9}[\"']?(vllm|sglang)\b")
 _FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
 _OF_FACTORY = ("precision", "sequence parallel", "sequence length", "recompute", "virtual pipeline", "context parallel")
 MOST_OTHERS = 3  # files of a message that a script names
@@ -235,7 +230,8 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     known = stack or named or lines.stack
-    stack = known or max(stacks(), key=lambda own: fit(groups, own))
+    client = "" if known else _CLIENT.search(text)
+    stack = known or (client and client[1]) or max(stacks(), key=lambda own: fit(groups, own))
     own = release if stack == stack_named(engine) else ""
     return Commands(text, given, stack, groups, logged, lines, own_lines, own, not (known or logged))
 
@@ -271,8 +267,6 @@ def read_launch(
     if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
         told.values.setdefault("@handed", name)
         notes.append(f"is a log without arguments of {stack}: settings that --set does not give have xlperf's defaults")
-    if text.count(REPORT) > 1:
-        notes.append(f"holds {text.count(REPORT)} reports of a benchmark: the last one is read")
     of_reference += _options(told.values, text, stack, beside, notes)
     kind = flags(stack)[0].kind
     columns = _columns_of(given or {}, kind, text)
@@ -295,7 +289,7 @@ def read_launch(
     if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
-    named = (*_LAUNCHERS, *(_NAMES if kind == "training" else ()), "@handed")
+    named = (*_LAUNCHERS, *(_NAMES if kind == "training" or read.guessed else ()), "@handed")
     own_values = [key for key in (*told.values, *(column for _, column in told.open))
                   if key not in named and not key.startswith(("@sign ", "@array "))]  # fmt: skip
     elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
@@ -321,8 +315,7 @@ def read_launch(
             raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
-    if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
-        notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
+    notes += _assumed(plan, text, whole) if kind == "inference" else ()
     if _FACTORY.search(text) and MARK not in text:
         left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in told.values.keys() | columns.keys()]
         notes += [f"the recipe that --factory names decides, here defaults: {', '.join(left)}"] if left else []
@@ -330,6 +323,19 @@ def read_launch(
     several = {run: told.runs.count(run) for run in told.runs}
     notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
+
+
+def _assumed(plan: Stated, text: str, whole: str) -> Iterator[str]:
+    """Notes on a serving plan: one report of several, and a load and a server that nothing states.
+
+    ``whole``: with the image of the engine.
+    """
+    if text.count(REPORT) > 1:
+        yield f"holds {text.count(REPORT)} reports of a benchmark: the last one is read"
+    if not {"batch_size", "concurrency", "request_rate"} & plan.keys():
+        yield "no load is stated, here xlperf's default: one request at a time (--set concurrency=...)"
+    if "tensor_parallel" not in plan and not (started_server(text) or engine_of_image(whole)[0]):
+        yield "states no server, here xlperf's default: tensor parallel 1 (--set 'tensor parallel=...')"
 
 
 def _columns_of(given: Mapping[str, str], kind: str, text: str) -> dict[str, str]:

@@ -373,21 +373,6 @@ def _pool_named(setting: Setting) -> str:
     return _NAMES_POOL.get(setting.name, {}).get(setting.argument.casefold(), "")
 
 
-def mounted(text: str, path: str) -> str:
-    """A path inside a container as its host has it, if the text mounts a folder there (``-v HOST:PATH``).
-
-    >>> mounted("docker run -v /data/Qwen3-32B:/model:ro vllm/vllm-openai --model /model", "/model")
-    '/data/Qwen3-32B'
-    """
-    parts = path.split("/")
-    for end in range(len(parts), 1, -1) if path.startswith("/") else ():
-        inside = re.escape("/".join(parts[:end]))
-        match = re.search(rf"(?:^|(?<=[\s\"']))([^\s:\"'=]{{2,300}}):{inside}/?(?::[a-z,]{{1,20}})?(?=[\s\"']|$)", text)
-        if match and "$" not in match[1]:
-            return "/".join([match[1], *parts[end:]])
-    return path
-
-
 def engine_of_image(text: str) -> tuple[str, str]:
     """Software and release of the first image of a serving engine in a text, "" if none is named.
 

@@ -227,8 +227,9 @@ def _running(plan: Stated, settings: Mapping[str, str], stack: str, notes: list[
             notes.append(f"no load is stated: {limit} requests at once, as many as the engine runs")
     if "concurrency" in plan:
         plan.setdefault("mode", "continuous")
-        if "." in plan["concurrency"]:  # mean of a report
-            plan["concurrency"] = _text(max(float(round(_number(plan, "concurrency"))), 1.0))
+    for name in ("prompt_length", "output_length", "concurrency"):
+        if "." in plan.get(name, "") and _number(plan, name) > 0.0:  # mean of a report
+            plan[name] = _text(max(float(round(_number(plan, name))), 1.0))
 
 
 def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:

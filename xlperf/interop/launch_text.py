@@ -219,6 +219,7 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
 _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
+_BRACED = re.compile(r"\$\{(\w{1,100})(?:[^{}]|\$\{[^{}]{0,100}\}){0,200}\}")
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 """Arguments of latent attention, which Megatron-LM prints for any model."""
 FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
@@ -382,7 +383,9 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     """A setting, and the settings inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
-        yield from flat(loaded(arguments[0]), name)
+        text = _BRACED.sub(r"$\1", arguments[0])  # a variable without a value is no JSON, but a word of YAML
+        inside = loaded(text) or next(iter(documents(text)), None)
+        yield from flat(inside, name) if isinstance(inside, dict) else ()
 
 
 _GROUPED = re.compile(r"-?\d{1,3}(?:_\d{3})+")
