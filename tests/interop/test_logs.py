@@ -229,6 +229,13 @@ NEMO = (
         ("GPU KV cache size: 215,401 tokens\n", "kv cache tokens", 215_401.0),
         ("max_total_num_tokens=178880, chunked_prefill_size=8192\n", "kv cache tokens", 178_880.0),
         ("step: 100, seconds: 14.245, TFLOP/s/device: 464.261\n", "step time", 14.245),
+        # vllm bench throughput and latency, sglang.bench_one_batch after its warm-up, LLM Foundry
+        ("Throughput: 9.64 requests/s, 10050 total tokens/s, 5025.15 output tokens/s\n", "tokens per second", 5025.15),
+        ("Avg latency: 1.2345 seconds\n", "latency", 1.2345),
+        ("Prefill. latency: 0.31 s, throughput: 3300.1 token/s\nPrefill. latency: 0.0369 s, throughput: 27758.7 token\n"
+         "Decode.  median latency: 0.00652 s, median throughput: 153.32 token/s\n", "ttft", 0.0369),
+        ("Decode.  median latency: 0.00652 s, median throughput: 153.32 token/s\n", "tpot", 0.00652),
+        ("\t Train throughput/device/tokens_per_sec: 4123.5\n", "tokens per second per accelerator", 4123.5),
     ],
 )  # fmt: skip
 def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, value: float) -> None:
@@ -237,12 +244,19 @@ def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, va
     assert {one.result: one.value for one in read_log(path).results}[result] == pytest.approx(value)
 
 
-def test_a_rate_of_one_digit_is_no_step_time(tmp_path: Path) -> None:
-    """AI-Hypercomputer/tpu-recipes Llama3.1-405B-PyTorch: 0.003 steps per second may be 290 to 400 s."""
-    path = tmp_path / "log"
-    path.write_text("{'train_runtime': 3240.2466, 'train_samples_per_second': 1.58, 'train_steps_per_second': 0.003}\n")
+@pytest.mark.parametrize(
+    "text",
+    [
+        # AI-Hypercomputer/tpu-recipes Llama3.1-405B-PyTorch: 0.003 steps per second may be 290 to 400 s
+        "{'train_runtime': 3240.2466, 'train_samples_per_second': 1.58, 'train_steps_per_second': 0.003}\n",
+        # one of several engines that share a load
+        "Engine 003: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 6962.0 tokens/s\n",
+    ],
+)
+def test_a_part_or_one_digit_of_a_rate_is_no_result(tmp_path: Path, text: str) -> None:
+    (tmp_path / "log").write_text(text)
     with pytest.raises(InputError, match="has no step time"):
-        read_log(path)
+        read_log(tmp_path / "log")
 
 
 def test_of_several_reports_the_last_one_counts(tmp_path: Path) -> None:
