@@ -143,6 +143,13 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
          "--cutoff_len 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 2",
          {"accelerator": "A100-SXM-80GB"},
          "num_accelerators=3; zero_stage=3; global_batch_size=6; precision=fp16; adapter_modules=qkv"),
+        # NVIDIA-NeMo/Automodel llm_benchmark/deepseek/deepseek_v3_torch.yaml: 31 stages of 2 layers, rounded to 7 a rank
+        ("model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_config\n  config:\n"
+         "    pretrained_model_name_or_path: deepseek-ai/DeepSeek-V3\nstep_scheduler:\n  global_batch_size: 512\n"
+         "  local_batch_size: 4\ndistributed:\n  strategy: fsdp2\n  pp_size: 4\n  ep_size: 64\n  pipeline:\n"
+         "    pp_schedule: interleaved1f1b\n    pp_microbatch_size: 1\n    layers_per_stage: 2\n"
+         "    round_virtual_stages_to_pp_multiple: down\n", GIVEN,
+         "model=DeepSeek-V3; pipeline_parallel=4; virtual_pipeline=7; micro_batch_size=1; expert_parallel=64"),
         # modelscope/ms-swift examples/models/llama4/mcore.sh: what is exported before and answered after says nothing
         ("megatron export --model /old --tensor_model_parallel_size 4\n"
          "NPROC_PER_NODE=4 megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2 --micro_batch_size 4 "
@@ -152,7 +159,7 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
     ],
     ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
          "several starts", "slice", "an axis of the rest", "an axis of a slice", "graphs off", "mode lora",
-         "recipe of adapters", "launcher of DeepSpeed", "programs beside training"],
+         "recipe of adapters", "launcher of DeepSpeed", "layers of a stage", "programs beside training"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)
