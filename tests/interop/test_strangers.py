@@ -143,7 +143,7 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
          "--cutoff_len 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 2",
          {"accelerator": "A100-SXM-80GB"},
          "num_accelerators=3; zero_stage=3; global_batch_size=6; precision=fp16; adapter_modules=qkv"),
-        # NVIDIA-NeMo/Automodel llm_benchmark/deepseek/deepseek_v3_torch.yaml: 31 stages of 2 layers, rounded to 7 a rank
+        # NVIDIA-NeMo/Automodel llm_benchmark/deepseek/deepseek_v3_torch.yaml: 2 layers a stage are 7 stages a rank
         ("model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_config\n  config:\n"
          "    pretrained_model_name_or_path: deepseek-ai/DeepSeek-V3\nstep_scheduler:\n  global_batch_size: 512\n"
          "  local_batch_size: 4\ndistributed:\n  strategy: fsdp2\n  pp_size: 4\n  ep_size: 64\n  pipeline:\n"
