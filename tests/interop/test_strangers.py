@@ -7,6 +7,7 @@ from interop.test_config_stacks import GIVEN, agrees, columns
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
+from xlperf.interop.launch import read_launch
 
 PRIMUS = """work_group: ${{PRIMUS_TEAM:amd}}
 modules:
@@ -388,3 +389,23 @@ def test_what_makes_another_model_is_refused(catalog: Catalog, words: str) -> No
     text = GPT.replace("--group-query-attention --num-query-groups 8", words)
     with pytest.raises(InputError, match=f"not read: {words.partition(' --')[0]}"):
         columns(catalog, text, "file")
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        # AI-Hypercomputer/gpu-recipes a4 mixtral-8x7b-1024gpus-a4-fp8.yaml: its launcher has the nodes
+        ("trainer:\n  devices: 8\nmodel:\n  micro_batch_size: 1\n  global_batch_size: 1024\n"
+         "  tensor_model_parallel_size: 1\n  encoder_seq_length: 4096\n",
+         "nodes are not stated, here one of 8 accelerators"),
+        # AI-Hypercomputer/gpu-recipes a4 qwen3_235b_a22b 256gpus-bf16: degrees that the recipe has are not the file's
+        ("python scripts/performance/run_script.py --model_family_name qwen --model_recipe_name qwen3_235b_a22b "
+         "--num_gpus 256 --global_batch_size 4096 --seq_length 4096 --pipeline_model_parallel_size 8 "
+         "--expert_model_parallel_size 8",
+         "the recipe decides, here xlperf's defaults: micro batch size, tensor parallel, context parallel, recompute, "
+         "virtual pipeline"),
+    ],
+)  # fmt: skip
+def test_what_another_file_decides_is_said(catalog: Catalog, text: str, note: str) -> None:
+    given = {"accelerator": "H100-SXM-80GB", "model": "Qwen3-235B-A22B"}
+    assert note in read_launch(text, "file", given=given, models=catalog.tables["models"]).notes

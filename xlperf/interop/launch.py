@@ -73,6 +73,8 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
 _CLIENT = re.compile(r"--backend[= ]{1,9}[\"']?(vllm|sglang)\b")
 _FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
+_OF_RECIPE = ("micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
+              "recompute")  # fmt: skip
 _OF_FACTORY = ("precision", "sequence parallel", "sequence length", "recompute", "virtual pipeline", "context parallel")
 MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
@@ -458,7 +460,8 @@ def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str
     stated, wanted = plan_of(stack, values).get("num_accelerators", ""), columns.get("num_accelerators", "")
     if stated and wanted and stated != wanted:
         notes.append(f"the file states {stated} accelerators, --set {wanted}: replicas and batch follow --set")
-    asked = ["global_batch_size", "sequence_length", *(["tensor_parallel", "recompute"] if stack == "bridge" else [])]
+    asked = ["global_batch_size", "sequence_length", *(_OF_RECIPE if stack == "bridge" else ())]
+    asked += ["virtual_pipeline"] if stack == "bridge" and plan.get("pipeline_parallel", "1") != "1" else []
     absent = [name.replace("_", " ") for name in asked if name not in plan]
     if absent:
         by = "the recipe decides" if stack == "bridge" else "not stated"

@@ -106,6 +106,12 @@ def plan_of(
         notes.append(f"defaults of {wrapper}: {', '.join(words)}")
     kind = kind_of_stack(stack)
     training = kind == "training"
+    if (
+        stack == "nemo"
+        and "@accelerators_per_node" in settings
+        and not {"@nodes", "num_accelerators"} & settings.keys()
+    ):
+        notes.append(f"nodes are not stated, here one of {settings['@accelerators_per_node']} accelerators")
     _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
     plan |= _model(plan, settings, models, stack, notes)
     if stack in ("torchtitan", "automodel"):
