@@ -78,6 +78,15 @@ option.max_rolling_batch_size=64
          {"adapters": 4, "resident_adapters": 4, "adapter_rank": 32}),
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora", {"adapters": 1, "adapter_rank": 16}),
         ("vllm serve Qwen/Qwen3.5-397B-A17B-FP8 -tp 8 --language-model-only", {"images": 0}),
+        # SemiAnalysisAI/InferenceX minimaxm3_fp4_b200_mtp.sh: JSON with a variable of the machine and a comma too many
+        ('vllm serve Qwen/Qwen3-32B --speculative-config "{\\"model\\": \\"$M\\", \\"num_speculative_tokens\\": 3,}"',
+         {"draft_tokens": 3}),
+        # vllm issue 51041 and the readme of its image: a checkpoint of the host under a path of the container
+        ("docker run --gpus all -v /hdd2/models/Qwen3-32B-FP8:/model:ro vllm/vllm-openai:v0.11.0 --model /model -tp 2",
+         {"model": "Qwen3-32B-FP8", "tensor_parallel": 2}),
+        ("services:\n  vllm:\n    image: vllm/vllm-openai:v0.26.0\n    volumes:\n      - /hdd2/models:/models\n"
+         "    command: >\n      --model /models/Qwen3-32B-FP8 --tensor-parallel-size 4\n",
+         {"model": "Qwen3-32B-FP8", "tensor_parallel": 4}),
     ],
 )  # fmt: skip
 def test_charts_and_options_of_servers(models: Table, text: str, wanted: dict[str, str | float]) -> None:
@@ -99,9 +108,31 @@ def test_charts_and_options_of_servers(models: Table, text: str, wanted: dict[st
          "looks like NVIDIA NIM: not read"),
         ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 4096",
          "looks like llama.cpp: not read"),
+        # modelscope/ms-swift examples/infer/vllm/dp_tp.sh: its options of vLLM have names of their own
+        ("swift infer --model Qwen/Qwen3-32B --infer_backend vllm --vllm_tensor_parallel_size 2",
+         "looks like ms-swift without Megatron (swift sft, infer, deploy): not read"),
+        # aws-samples/awsome-distributed-training optimum-neuron 6.inference.sh: a model is no server
+        ("srun python3 run_inference.py --model_id meta-llama/Meta-Llama-3-8B-Instruct", "states no setting"),
+        ('vllm serve Qwen/Qwen3-32B --speculative-config "{\\"num_speculative_tokens\\": ${STEPS[${TP}:1]:-3}}"',
+         "variables without a value: --speculative-config.num_speculative_tokens: $STEPS"),
     ],
 )  # fmt: skip
 def test_servers_of_several_models_and_of_stacks_without_a_reader(models: Table, text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         read_launch(text, "file", given=SERVING, models=models)
     assert words in str(caught.value)
+
+
+def test_the_client_of_a_benchmark_is_no_server(models: Table) -> None:
+    """AI-Hypercomputer/tpu-recipes Qwen3.5-397B: the server stands in another file. Lengths of a report are means."""
+    text = "vllm bench serve --model Qwen/Qwen3-32B --max-concurrency 64 --random-input-len 1024 --random-output-len 9"
+    launched = read_launch(text, "file", given={"accelerator": "H100"}, models=models)
+    assert any(note.startswith("states no server") for note in launched.notes)
+    text = "python3 -m sglang.bench_serving --backend sglang --model Qwen/Qwen3-32B --random-input 9 --random-output 9"
+    assert read_launch(text, "file", given={"accelerator": "H100"}, models=models).plan["software"][0] == "sglang"
+    report = (
+        "\n== Serving Benchmark Result ==\nSuccessful requests: 3\nTotal input tokens: 8\nTotal generated tokens: 4\n"
+    )
+    launched = read_launch(f"vllm serve Qwen/Qwen3-32B\n{report}", "file", given={"accelerator": "H100"}, models=models)
+    assert [launched.plan[name][0] for name in ("prompt_length", "output_length")] == [3.0, 1.0]
+    assert not any(note.startswith("states no server") for note in launched.notes)

@@ -101,6 +101,15 @@ def test_lines_of_random_plans_break_no_rule(catalog: Catalog, stack: str) -> No
             assert values[0] == values[1] or name == "software", (name, values, lines)
 
 
+def test_a_repository_that_a_plan_names_is_the_one_that_starts(catalog: Catalog) -> None:
+    plan = one({"model": "meta-llama/Llama-3.1-70B-Instruct", "accelerator": "H100-SXM-80GB", "num accelerators": 4,
+                "tensor parallel": 4, "prompt length": 1000, "output length": 200})  # fmt: skip
+    lines = launch_lines(plan, "vllm", shape_of(plan, catalog))
+    assert "vllm serve meta-llama/Llama-3.1-70B-Instruct" in arguments(lines)
+    assert "--model meta-llama/Llama-3.1-70B-Instruct" in arguments(lines)
+    assert not any("no repository" in line for line in lines) and any("yours may be longer" in line for line in lines)
+
+
 def test_a_line_says_the_shape_of_the_model(catalog: Catalog) -> None:
     plan = one({**DENSE, "model": "DeepSeek-V3", "pipeline parallel": 16, "virtual pipeline": 2, "recompute": "full"})
     lines = arguments(launch_lines(plan, "megatron", shape_of(plan, catalog)))

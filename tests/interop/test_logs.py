@@ -18,6 +18,7 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import stack_rows, workbook
 from xlperf.base.units import UNITS
 from xlperf.explore.causes import measured_texts
+from xlperf.interop.launch_text import log_lines
 from xlperf.interop.logs import blocks, read_log, read_profile
 
 Command = Callable[..., Outcome]
@@ -215,12 +216,64 @@ NEMO = (
         ("INFO 06-01 10:00:00 [loggers.py:116] Engine 000: Avg prompt throughput: 3300.2 tokens/s, Avg generation "
          "throughput: 1650.1 tokens/s, Running: 32 reqs\nINFO 06-01 10:00:10 [loggers.py:116] Engine 000: Avg prompt "
          "throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s\n", "tokens per second", 1650.1),
+        # vllm PR 30738 and SGLang with data-parallel attention: rates of replicas add up
+        ("Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 6962.0 tokens/s\n"
+         "Engine 001: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 6950.0 tokens/s\n",
+         "tokens per second", 13_912.0),
+        ("[2025-07-01 10:00:00 DP0 TP0] Decode batch. #running-req: 32, gen throughput (token/s): 900.5\n"
+         "[2025-07-01 10:00:00 DP1 TP4] Decode batch. #running-req: 32, gen throughput (token/s): 905.0\n",
+         "tokens per second", 1805.5),
+        # starts of vLLM: vllm PR 12569, gateway-api-inference-extension PR 550, vllm issue 51041; of SGLang
+        ("Loading model weights took 67.7229 GB\n", "memory weights", 67.7229),
+        ("model weights take 12.55GiB; non_torch_memory takes 0.16GiB\n", "memory weights", 12.55),
+        ("GPU KV cache size: 215,401 tokens\n", "kv cache tokens", 215_401.0),
+        ("max_total_num_tokens=178880, chunked_prefill_size=8192\n", "kv cache tokens", 178_880.0),
+        ("step: 100, seconds: 14.245, TFLOP/s/device: 464.261\n", "step time", 14.245),
+        # vllm bench throughput and latency, sglang.bench_one_batch after its warm-up, LLM Foundry
+        ("Throughput: 9.64 requests/s, 10050 total tokens/s, 5025.15 output tokens/s\n", "tokens per second", 5025.15),
+        ("Avg latency: 1.2345 seconds\n", "latency", 1.2345),
+        ("Prefill. latency: 0.31 s, throughput: 3300.1 token/s\nPrefill. latency: 0.0369 s, throughput: 27758.7 token\n"
+         "Decode.  median latency: 0.00652 s, median throughput: 153.32 token/s\n", "ttft", 0.0369),
+        ("Decode.  median latency: 0.00652 s, median throughput: 153.32 token/s\n", "tpot", 0.00652),
+        ("\t Train throughput/device/tokens_per_sec: 4123.5\n", "tokens per second per accelerator", 4123.5),
     ],
 )  # fmt: skip
 def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, value: float) -> None:
     path = tmp_path / "log"
     path.write_text(text)
     assert {one.result: one.value for one in read_log(path).results}[result] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # AI-Hypercomputer/tpu-recipes Llama3.1-405B-PyTorch: 0.003 steps per second may be 290 to 400 s
+        "{'train_runtime': 3240.2466, 'train_samples_per_second': 1.58, 'train_steps_per_second': 0.003}\n",
+        # one of several engines that share a load
+        "Engine 003: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 6962.0 tokens/s\n",
+    ],
+)
+def test_a_part_or_one_digit_of_a_rate_is_no_result(tmp_path: Path, text: str) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(InputError, match="has no step time"):
+        read_log(tmp_path / "log")
+
+
+def test_of_several_reports_the_last_one_counts(tmp_path: Path) -> None:
+    """vllm-project/recipes GLM/GLM-V.md: a load by its rate above one by its concurrency, in either order."""
+    report = "============ Serving Benchmark Result ============\nSuccessful requests: 100\n{}\n" + "=" * 50 + "\n"
+    rate = report.format("Request rate configured (RPS): 20.00\nTotal input tokens: 9000\nMean TTFT (ms): 1678.96")
+    alone = report.format("Maximum request concurrency: 1\nTotal input tokens: 18000\nMean TPOT (ms): 8.51")
+    path = tmp_path / "log"
+    for text, results, settings in (
+        (rate + alone, {"tpot": 8.51}, {"max_concurrency": "1", "isl": "180"}),
+        (alone + rate, {"ttft": 1678.96}, {"isl": "90"}),
+    ):
+        path.write_text(text)
+        log = read_log(path)
+        assert {one.result: one.value for one in log.results} == results
+        assert [one.source for one in log.results] == ["vLLM and SGLang (last of 2 reports)"]
+        assert log_lines(text).settings == settings
 
 
 def test_warm_up_is_counted_in_steps(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from interop.test_config_stacks import GIVEN, agrees, columns
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
+from xlperf.interop.launch import read_launch
 
 PRIMUS = """work_group: ${{PRIMUS_TEAM:amd}}
 modules:
@@ -114,9 +115,52 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
         (SLICE, {"recompute": "full"},
          "model=Meta-Llama-3.1-405B; accelerator=TPUv7x (Ironwood); num_accelerators=256; micro_batch_size=6; "
          "global_batch_size=1536; sequence_length=8192; zero_stage=3; recompute=full; software=maxtext"),
+        # AMD-AGI/Primus examples/maxtext/configs/MI300X/qwen3_30B_A3B-bf16-pretrain.yaml: experts over the node's eight
+        (PRIMUS.format("maxtext", "qwen3_30B_A3B", """
+        dcn_data_parallelism: -1
+        ici_fsdp_parallelism: 1
+        ici_expert_parallelism: -1
+        per_device_batch_size: 2
+        capacity_factor: 1"""), GIVEN,
+         "model=Qwen3-30B-A3B; expert_parallel=8; zero_stage=0; global_batch_size=512; expert_capacity=1"),
+        # of a slice of TPUs all chips
+        ("model_name: mixtral-8x7b\nici_expert_parallelism: -1\nici_fsdp_parallelism: 4\nper_device_batch_size: 1\n",
+         {"accelerator": "TPUv5p", "num accelerators": "32"}, "expert_parallel=8; zero_stage=3; global_batch_size=32"),
+        # NVIDIA-NeMo/Megatron-Bridge perf_recipes/llama/r100/llama3.py: a scope of graphs that are off
+        (BRIDGE.replace("cfg.train.micro_batch_size = 2", """cfg.train.micro_batch_size = 2
+    cfg.model.cuda_graph_impl = "none"
+    cfg.model.cuda_graph_scope = ["full_iteration"]
+    cfg.tokenizer.tensor_model_parallel_size = cfg.model.tensor_model_parallel_size"""),
+         {"recipe": "gpt_oss_120b_pretrain_64gpu_b200_bf16_config"},
+         "micro_batch_size=2; graphs=none; expert_parallel=64; tensor_parallel="),
+        # NVIDIA-NeMo/Megatron-Bridge examples/models/glm/glm_45v/slurm_peft.sh: adapters by the mode, or by the recipe
+        ("python scripts/training/run_recipe.py --recipe qwen3_8b_sft_config --mode lora -tp 2 -mb 1 -gb 32", GIVEN,
+         "model=Qwen3-8B; tensor_parallel=2; global_batch_size=32; adapter_rank=32"),
+        ("python scripts/training/run_recipe.py --recipe qwen3_8b_peft_config train.global_batch_size=32", GIVEN,
+         "model=Qwen3-8B; global_batch_size=32; adapter_rank=32"),
+        # LlamaFactory issue 3499: accelerators by the launcher of DeepSpeed
+        ("deepspeed --num_gpus 3 src/train_bash.py --deepspeed ds_z3_config.json --stage sft --do_train --fp16 "
+         "--model_name_or_path /hub/Meta-Llama-3-8B-Instruct --finetuning_type lora --lora_target q_proj,v_proj "
+         "--cutoff_len 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 2",
+         {"accelerator": "A100-SXM-80GB"},
+         "num_accelerators=3; zero_stage=3; global_batch_size=6; precision=fp16; adapter_modules=qkv"),
+        # NVIDIA-NeMo/Automodel llm_benchmark/deepseek/deepseek_v3_torch.yaml: 2 layers a stage are 7 stages a rank
+        ("model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_config\n  config:\n"
+         "    pretrained_model_name_or_path: deepseek-ai/DeepSeek-V3\nstep_scheduler:\n  global_batch_size: 512\n"
+         "  local_batch_size: 4\ndistributed:\n  strategy: fsdp2\n  pp_size: 4\n  ep_size: 64\n  pipeline:\n"
+         "    pp_schedule: interleaved1f1b\n    pp_microbatch_size: 1\n    layers_per_stage: 2\n"
+         "    round_virtual_stages_to_pp_multiple: down\n", GIVEN,
+         "model=DeepSeek-V3; pipeline_parallel=4; virtual_pipeline=7; micro_batch_size=1; expert_parallel=64"),
+        # modelscope/ms-swift examples/models/llama4/mcore.sh: what is exported before and answered after says nothing
+        ("megatron export --model /old --tensor_model_parallel_size 4\n"
+         "NPROC_PER_NODE=4 megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2 --micro_batch_size 4 "
+         "--max_length 2048\nswift infer --model megatron_output/checkpoint-xxx --infer_backend vllm --max_length 9",
+         {"accelerator": "H100"},
+         "model=Qwen3-8B; num_accelerators=4; tensor_parallel=2; micro_batch_size=4; sequence_length=2048"),
     ],
     ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
-         "several starts", "slice"],
+         "several starts", "slice", "an axis of the rest", "an axis of a slice", "graphs off", "mode lora",
+         "recipe of adapters", "launcher of DeepSpeed", "layers of a stage", "programs beside training"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)
@@ -345,3 +389,23 @@ def test_what_makes_another_model_is_refused(catalog: Catalog, words: str) -> No
     text = GPT.replace("--group-query-attention --num-query-groups 8", words)
     with pytest.raises(InputError, match=f"not read: {words.partition(' --')[0]}"):
         columns(catalog, text, "file")
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        # AI-Hypercomputer/gpu-recipes a4 mixtral-8x7b-1024gpus-a4-fp8.yaml: its launcher has the nodes
+        ("trainer:\n  devices: 8\nmodel:\n  micro_batch_size: 1\n  global_batch_size: 1024\n"
+         "  tensor_model_parallel_size: 1\n  encoder_seq_length: 4096\n",
+         "nodes are not stated, here one of 8 accelerators"),
+        # AI-Hypercomputer/gpu-recipes a4 qwen3_235b_a22b 256gpus-bf16: degrees that the recipe has are not the file's
+        ("python scripts/performance/run_script.py --model_family_name qwen --model_recipe_name qwen3_235b_a22b "
+         "--num_gpus 256 --global_batch_size 4096 --seq_length 4096 --pipeline_model_parallel_size 8 "
+         "--expert_model_parallel_size 8",
+         "the recipe decides, here xlperf's defaults: micro batch size, tensor parallel, context parallel, recompute, "
+         "virtual pipeline"),
+    ],
+)  # fmt: skip
+def test_what_another_file_decides_is_said(catalog: Catalog, text: str, note: str) -> None:
+    given = {"accelerator": "H100-SXM-80GB", "model": "Qwen3-235B-A22B"}
+    assert note in read_launch(text, "file", given=given, models=catalog.tables["models"]).notes

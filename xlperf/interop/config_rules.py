@@ -53,6 +53,7 @@ def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> No
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
 
 
+GPUS_OF_A_NODE = 8.0  # devices that JAX takes for one slice
 MOST_ROWS = 1_024  # sequences of a micro-batch at the most
 MOST_LIST = 1_000  # characters of a list of layers that are looked at
 
@@ -186,15 +187,34 @@ def _slice(plan: Stated, told: Mapping[str, str]) -> None:
         plan.setdefault("num_accelerators", text(chips * number(told, "@slices", 1.0)))
 
 
+def _fill_axes(plan: Stated, told: Mapping[str, str], degree: dict[str, float], devices: float) -> None:
+    """Give the axis of -1 inside a slice, or a node of GPUs, the devices that the other axes leave there.
+
+    Axes of replicas and shards (data, fsdp) take the remainder elsewhere, by the number of accelerators.
+    """
+    inside = number(plan, "num_accelerators") * devices / number(told, "@slices", 1.0)
+    if inside and "tpu" not in plan.get("accelerator", "").casefold():
+        inside = min(inside, GPUS_OF_A_NODE)
+    for axis in (one for one in _AXES if one not in ("data", "fsdp", "fsdp_transpose")):
+        if number(told, f"@dcn_{axis}") < 0.0:
+            plan[f"{UNREAD}dcn_{axis}_parallelism"] = "-1"
+        if number(told, f"@ici_{axis}") < 0.0:
+            others = math.prod(max(number(told, f"@ici_{one}", 1.0), 1.0) for one in _AXES if one != axis)
+            if inside % others:
+                plan[f"{UNREAD}ici_{axis}_parallelism"] = f"-1, beside degrees of {others:g} of {inside:g} devices"
+            degree[axis] *= max(inside // others, 1.0)
+
+
 def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     _slice(plan, told)
-    degree, whole, free = dict[str, float](), 1.0, False
+    degree, free = dict[str, float](), False
     for axis in _AXES:
         stated = [number(told, f"@{net}_{axis}", 1.0) for net in ("ici", "dcn")]
         free |= any(value < 0.0 for value in stated)
         degree[axis] = math.prod(value for value in stated if value > 0.0)
-        whole *= degree[axis]
     devices = 2.0 if re.search(r"7x|ironwood", plan.get("accelerator", "").casefold()) else 1.0  # of JAX, a chip
+    _fill_axes(plan, told, degree, devices)
+    whole = math.prod(degree.values())
     if whole > 1.0 and devices > 1.0:
         halved = next((axis for axis in ("fsdp", "fsdp_transpose", "data") if degree[axis] % devices == 0.0), "")
         if halved:
@@ -355,7 +375,7 @@ def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
         plan.setdefault("pipeline_schedule", "interleaved")
     elif number(plan, "virtual_pipeline", 1.0) < 1.0:
         plan.pop("virtual_pipeline")
-    if "full_iteration" in told.get("@graph_scope", ""):
+    if "full_iteration" in told.get("@graph_scope", "") and plan.get("graphs") != "none":
         plan["graphs"] = "step"
     named = [one for key in ("@modules", "@recompute_modules") for one in re.findall(r"\w+", told.get(key, ""))]
     modules = [RECOMPUTED[one] for one in named if one in RECOMPUTED]
@@ -368,8 +388,11 @@ def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
             plan["recompute_group"] = text(layers)
         else:
             plan["recompute_layers"] = text(layers * number(plan, "virtual_pipeline", 1.0))
-    if told.get("@task") == "lora":
+    by_name = re.search(r"_(peft|lora|dora)(?:_|$)", told.get("@model", ""))
+    task = told.get("@task", by_name[1] if by_name else "")
+    if task in ("lora", "peft", "dora"):
         plan.setdefault("adapter_rank", "32")
+        plan |= {UNREAD + "peft": task} if task == "dora" else {}
     if told.get("@aware") == "yes":
         plan.setdefault("moment_precision", "bf16")
     if told.get("@offload") == "yes":

@@ -43,6 +43,7 @@ from xlperf.interop.launch_stacks import (
     kind_of,
     last,
     listed,
+    mounted,
     moves,
     own_model,
     placed,
@@ -55,14 +56,25 @@ from xlperf.interop.launch_stacks import (
     writes,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
-from xlperf.interop.launch_text import LogLines, Setting, lined_settings, log_lines, logged_settings, settings_of
+from xlperf.interop.launch_text import (
+    REPORT,
+    LogLines,
+    Setting,
+    lined_settings,
+    log_lines,
+    logged_settings,
+    settings_of,
+)
 from xlperf.interop.launch_told import fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
+_CLIENT = re.compile(r"--backend[= ]{1,9}[\"']?(vllm|sglang)\b")
 _FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
+_OF_RECIPE = ("micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
+              "recompute")  # fmt: skip
 _OF_FACTORY = ("precision", "sequence parallel", "sequence length", "recompute", "virtual pipeline", "context parallel")
 MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
@@ -220,7 +232,8 @@ def commands_of(text: str, name: str, stack: str = "", given: Mapping[str, str] 
         stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     known = stack or named or lines.stack
-    stack = known or max(stacks(), key=lambda own: fit(groups, own))
+    client = "" if known else _CLIENT.search(text)
+    stack = known or (client and client[1]) or max(stacks(), key=lambda own: fit(groups, own))
     own = release if stack == stack_named(engine) else ""
     return Commands(text, given, stack, groups, logged, lines, own_lines, own, not (known or logged))
 
@@ -240,7 +253,7 @@ def read_launch(
     that it lacks. ``beside``: folder for configurations that it refers to. InputError if no stack recognises the text,
     a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
-    read = commands_of(text, name, stack, given)
+    read, whole = commands_of(text, name, stack, given), text
     text, given, stack, groups, logged, lines, own_lines = read[:7]
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
@@ -249,6 +262,8 @@ def read_launch(
         raise InputError(Fault(name, f"starts servers of {listed(started)}: keep the lines of one of them"))
     told.unknown.extend(first.unknown)
     told.open.extend(first.open)
+    if "@model" in told.values:
+        told.values["@model"] = mounted(whole[:MOST_TEXT], told.values["@model"])
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
     notes: list[str] = []
     if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
@@ -276,7 +291,7 @@ def read_launch(
     if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
-    named = (*_LAUNCHERS, *(_NAMES if kind == "training" else ()), "@handed")
+    named = (*_LAUNCHERS, *(_NAMES if kind == "training" or read.guessed else ()), "@handed")
     own_values = [key for key in (*told.values, *(column for _, column in told.open))
                   if key not in named and not key.startswith(("@sign ", "@array "))]  # fmt: skip
     elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
@@ -302,8 +317,7 @@ def read_launch(
             raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
-    if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
-        notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
+    notes += _assumed(plan, text, whole) if kind == "inference" else ()
     if _FACTORY.search(text) and MARK not in text:
         left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in told.values.keys() | columns.keys()]
         notes += [f"the recipe that --factory names decides, here defaults: {', '.join(left)}"] if left else []
@@ -311,6 +325,19 @@ def read_launch(
     several = {run: told.runs.count(run) for run in told.runs}
     notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
+
+
+def _assumed(plan: Stated, text: str, whole: str) -> Iterator[str]:
+    """Notes on a serving plan: one report of several, and a load and a server that nothing states.
+
+    ``whole``: with the image of the engine.
+    """
+    if text.count(REPORT) > 1:
+        yield f"holds {text.count(REPORT)} reports of a benchmark: the last one is read"
+    if not {"batch_size", "concurrency", "request_rate"} & plan.keys():
+        yield "no load is stated, here xlperf's default: one request at a time (--set concurrency=...)"
+    if "tensor_parallel" not in plan and not (started_server(text) or engine_of_image(whole)[0]):
+        yield "states no server, here xlperf's default: tensor parallel 1 (--set 'tensor parallel=...')"
 
 
 def _columns_of(given: Mapping[str, str], kind: str, text: str) -> dict[str, str]:
@@ -433,7 +460,8 @@ def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str
     stated, wanted = plan_of(stack, values).get("num_accelerators", ""), columns.get("num_accelerators", "")
     if stated and wanted and stated != wanted:
         notes.append(f"the file states {stated} accelerators, --set {wanted}: replicas and batch follow --set")
-    asked = ["global_batch_size", "sequence_length", *(["tensor_parallel", "recompute"] if stack == "bridge" else [])]
+    asked = ["global_batch_size", "sequence_length", *(_OF_RECIPE if stack == "bridge" else ())]
+    asked += ["virtual_pipeline"] if stack == "bridge" and plan.get("pipeline_parallel", "1") != "1" else []
     absent = [name.replace("_", " ") for name in asked if name not in plan]
     if absent:
         by = "the recipe decides" if stack == "bridge" else "not stated"

@@ -18,7 +18,8 @@ _RECIPE = re.compile(
     r"\b([a-z]\w{1,60}?_(?:pretrain|finetune|sft|peft|perf)\w{0,40}_config"
     r"|[a-z]\w{1,60}(?=\.(?:pretrain|finetune)_recipe\b))\b"
 )
-_NAME = re.compile(r"[A-Za-z_]\w{0,60}")
+_NAME = re.compile(r"[A-Za-z_]\w{0,60}|(?:cfg|config|recipe|args|self)\.[\w.]{1,100}")
+_DOCSTRING = re.compile(r'"""(?:(?!""").)*"""', re.DOTALL)
 _HELPER = re.compile(r"\b(set_\w{1,40}_configs)\(")
 _DEFINED = re.compile(r"^def ([a-z]\w{1,100}_config)\(", re.MULTILINE)
 _NEXT = re.compile(r"^(?:def|class|if|@)\b|^@", re.MULTILINE)
@@ -45,6 +46,7 @@ def python_settings(text: str, recipe: str = "") -> Iterator[Setting]:
 
     ``recipe``: the function that alone is read, "" for all. Its name may say accelerators and precision.
     """
+    text = _DOCSTRING.sub("", text)
     start = text.find(f"def {recipe}(") if recipe else -1
     if start >= 0:
         following = _NEXT.search(text, start + 1)
@@ -56,12 +58,15 @@ def python_settings(text: str, recipe: str = "") -> Iterator[Setting]:
         yield Setting("recipe=", (name,))
     for name in dict.fromkeys(_HELPER.findall(text[: 10 * MOST_VALUE])):
         yield Setting("config:", (name,))
+    values: dict[str, str] = {}
     for line in text.splitlines():
         assigned = _ASSIGNED.match(line[:500])
-        if assigned is not None:
+        if assigned is not None and not assigned.group(1).startswith("tokenizer."):
             value = assigned.group(2).strip().rstrip(",")
+            value = values.get(value.partition(".")[2], value)  # cfg.model.x of an earlier line
             unknown = _NAME.fullmatch(value) and value not in ("None", "True", "False")
-            yield Setting(f"{assigned.group(1)}=", (f"${{{value}}}" if unknown else value.strip("\"'"),))
+            values[assigned.group(1)] = f"${{{value}}}" if unknown else value.strip("\"'")
+            yield Setting(f"{assigned.group(1)}=", (values[assigned.group(1)],))
         elif not re.match(r"\s*(?:import|from|def|class|#)\b|.*tokenizer", line[:500]):
             for name, value in _KEYWORD.findall(line[:500]):
                 yield Setting(f"{name}=", (value.strip("\"'"),))

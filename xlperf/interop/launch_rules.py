@@ -106,10 +106,16 @@ def plan_of(
         notes.append(f"defaults of {wrapper}: {', '.join(words)}")
     kind = kind_of_stack(stack)
     training = kind == "training"
+    if (
+        stack == "nemo"
+        and "@accelerators_per_node" in settings
+        and not {"@nodes", "num_accelerators"} & settings.keys()
+    ):
+        notes.append(f"nodes are not stated, here one of {settings['@accelerators_per_node']} accelerators")
     _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
     plan |= _model(plan, settings, models, stack, notes)
-    if stack == "torchtitan":
-        _stages_per_rank(plan, settings, models)
+    if stack in ("torchtitan", "automodel"):
+        _stages_per_rank(plan, settings, models, stack)
     if not training:
         serving_precision(plan, settings, stack, models, notes)
         first_passes(plan, settings, stack, models)
@@ -227,6 +233,9 @@ def _running(plan: Stated, settings: Mapping[str, str], stack: str, notes: list[
             notes.append(f"no load is stated: {limit} requests at once, as many as the engine runs")
     if "concurrency" in plan:
         plan.setdefault("mode", "continuous")
+    for name in ("prompt_length", "output_length", "concurrency"):
+        if "." in plan.get(name, "") and _number(plan, name) > 0.0:  # mean of a report
+            plan[name] = _text(max(float(round(_number(plan, name))), 1.0))
 
 
 def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
@@ -309,17 +318,20 @@ def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
         plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks_of(plan))
 
 
-def _stages_per_rank(plan: Stated, settings: Mapping[str, str], models: Table | None) -> None:
-    """Stages of a rank from the layers of a stage, where embedding and head count as one each; 2 if none are stated.
+def _stages_per_rank(plan: Stated, settings: Mapping[str, str], models: Table | None, stack: str) -> None:
+    """Stages of a rank from the layers of a stage; 2 if none are stated.
 
-    Source: torchtitan 0.2 distributed/pipeline_parallel.py pipeline_llm.
+    torchtitan 0.2 distributed/pipeline_parallel.py pipeline_llm counts embedding and head as a layer each; NeMo
+    Automodel pipelining/functional.py calculate_virtual_stages counts layers alone, and rounds to whole ranks.
     """
     pipeline, each = _number(plan, "pipeline_parallel", 1.0), _number(settings, "@layers_per_stage")
     if pipeline <= 1.0 or plan.get("pipeline_schedule") != "interleaved" or "virtual_pipeline" in plan:
         return
     row = row_of(models, plan.get("model", ""))
-    layers = float(models.number("num_layers")[row]) + 2.0 if models is not None and row >= 0 else 0.0
+    ends = 2.0 if stack == "torchtitan" else 0.0
+    layers = float(models.number("num_layers")[row]) + ends if models is not None and row >= 0 else 0.0
     stages = -(-layers // each) / pipeline if each else 2.0
+    stages = {"down": stages // 1.0, "up": -(-stages // 1.0)}.get(settings.get("@rounds_stages", ""), stages)
     if stages > 1.0 and stages % 1.0 == 0.0:
         plan["virtual_pipeline"] = _text(stages)
 

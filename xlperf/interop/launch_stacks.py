@@ -468,6 +468,21 @@ def file_beside(path: str, folder: Path | None) -> Path | None:
     return next((one for one in places if one.is_file() and one.stat().st_size <= MOST_TEXT), None)
 
 
+def mounted(text: str, path: str) -> str:
+    """A path inside a container as its host has it, if the text mounts a folder there (``-v HOST:PATH``).
+
+    >>> mounted("docker run -v /data/Qwen3-32B:/model:ro vllm/vllm-openai --model /model", "/model")
+    '/data/Qwen3-32B'
+    """
+    parts = path.split("/")
+    for end in range(len(parts), 1, -1) if path.startswith("/") else ():
+        inside = re.escape("/".join(parts[:end]))
+        match = re.search(rf"(?:^|(?<=[\s\"']))([^\s:\"'=]{{2,300}}):{inside}/?(?::[a-z,]{{1,20}})?(?=[\s\"']|$)", text)
+        if match and "$" not in match[1]:
+            return "/".join([match[1], *parts[end:]])
+    return path
+
+
 def writes(script: str, file: str) -> bool:
     """Whether a script writes a file, by its name or by a variable that holds it.
 

@@ -250,7 +250,7 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
 def _remarks(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """Placeholders in the start of a server that the user has to fill in."""
     model, precision, name = stated.get("model", ""), stated.get("precision", AUTO), _checkpoint(stated)
-    if model not in repositories():
+    if model not in repositories() and "/" not in model:
         yield f"# {name} is in no repository that is known here: give the path of its checkpoint"
     else:
         yield f"# {name}, or your checkpoint of its shape (-Instruct); lengths are the plan's, yours may be longer"

@@ -116,6 +116,20 @@ _COUNTED = {
 }  # fmt: skip
 
 
+REPORT = "Serving Benchmark Result"
+_REPORT_END = re.compile(r"^[^\w\n]{0,40}={20,}\s*$", re.MULTILINE)
+
+
+def last_report(text: str) -> str:
+    r"""The last of several reports of a benchmark, before the text above the first one.
+
+    >>> last_report(f"a\n== {REPORT} ==\n1\n{'=' * 30}\nb\n== {REPORT} ==\n2\n").split()
+    ['b', '==', 'Serving', 'Benchmark', 'Result', '==', '2', 'a', '==']
+    """
+    parts = text.split(REPORT)
+    return f"{_REPORT_END.split(parts[-2], 1)[-1]}{REPORT}{parts[-1]}{parts[0]}" if len(parts) > 2 else text
+
+
 class LogLines(NamedTuple):
     """Settings by flags of the ``stack`` that wrote a log ("" for none or an unnamed engine), and facts by column."""
 
@@ -130,6 +144,7 @@ def log_lines(text: str) -> LogLines:
     >>> log_lines("[titan] INFO - Model llama3 8B size: 8,030,261,248 total parameters").settings["--model.flavor"]
     '8B'
     """
+    text = last_report(text)
     evidence = [row for row in stack_rows("log_evidence") if row["words"] in text]
     stack = next((row["stack"] for row in evidence if row["stack"] != _CLIENT_ONLY), "")
     settings: dict[str, str] = {}
@@ -204,6 +219,7 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
 _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
+_BRACED = re.compile(r"\$\{(\w{1,100})(?:[^{}]|\$\{[^{}]{0,100}\}){0,200}\}")
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 """Arguments of latent attention, which Megatron-LM prints for any model."""
 FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
@@ -367,7 +383,9 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     """A setting, and the settings inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
-        yield from flat(loaded(arguments[0]), name)
+        text = _BRACED.sub(r"$\1", arguments[0])  # a variable without a value is no JSON, but a word of YAML
+        inside = loaded(text) or next(iter(documents(text)), None)
+        yield from flat(inside, name) if isinstance(inside, dict) else ()
 
 
 _GROUPED = re.compile(r"-?\d{1,3}(?:_\d{3})+")

@@ -31,9 +31,10 @@ _NARROW = ("fp8", "mxfp8", "fp4")  # beside 16 bits, which mixed precision names
 _BESIDE = re.compile(
     r"(?!\w*(?:train|tune)_)(?:[\w.]*\.)?(?:(?:vllm_)?decode|decode_multi|inference\w*|"
     r"forward_pass_logit_checker|\w*(?:ckpt|checkpoint)s?|"
-    r"(?:convert|export|preprocess|evaluate|eval|merge|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
+    r"(?:infer|deploy|rollout|convert|export|preprocess|evaluate|eval|merge|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
 )
 """Programs that stand beside training in one script: what they are told says nothing of it."""
+_LAUNCHERS = ("swift", "megatron")  # commands of ms-swift, whose first word is a program
 _PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
 
 
@@ -128,7 +129,8 @@ def _programs(starts: Sequence[Sequence[str]]) -> Iterator[str]:
     """
     for words in starts:
         files = [word for word in words if word.endswith(".py")]
-        yield from files or [word for before, word in pairwise(words) if before.startswith("python")]
+        named = (word for before, word in pairwise(words) if before.startswith("python") or before in _LAUNCHERS)
+        yield from files or named
 
 
 def _signs(group: Sequence[Setting]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from xlperf.catalog.schema import mean_of, table_schema
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import MOST_TEXT, by_name, candidates_of, flags, stacks
-from xlperf.interop.launch_text import lined_settings, loaded, log_lines, logged_settings
+from xlperf.interop.launch_text import REPORT, lined_settings, loaded, log_lines, logged_settings
 from xlperf.interop.launch_told import told_by
 from xlperf.interop.software import stack_named
 
@@ -39,8 +39,8 @@ WARM_UP, MOST_WARM_UP = 0.1, 20  # share of the iterations at the start that is 
 
 
 _NUMBER = (
-    r"(\d{1,20}+(?:,\d{3})*+(?:\.\d{0,20}+)?+(?:[eE][-+]?\d{1,3}+)?+)"  # 1,024 or 6.859e+03
-    r"([KMGBT](?![A-Za-z]))?+(?![.,]?\d)"  # 11.4K
+    r"(?P<number>\d{1,20}+(?:,\d{3})*+(?:\.\d{0,20}+)?+(?:[eE][-+]?\d{1,3}+)?+)"  # 1,024 or 6.859e+03
+    r"(?P<suffix>[KMGBT](?![A-Za-z]))?+(?![.,]?\d)"  # 11.4K
 )
 """A number as training stacks write it: with separators, an exponent, or the suffix of thousands."""
 _SUFFIXES = {b"": 1.0, **{name.upper().encode(): UNITS[name].factor for name in ("k", "M", "G", "T")}}
@@ -48,6 +48,8 @@ _SUFFIXES[b"B"] = _SUFFIXES[b"G"]
 _STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?![\d.])")
 """Number of the iteration or step that a line belongs to."""
 _NO_ROOM = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory")
+_REPORT, _CLIENT = re.compile(REPORT.encode()), "vLLM and SGLang"
+"""Title of a benchmark's report, and the source of the patterns of its lines."""
 SETTING, RATE, INVERSE = "setting", "rate", "inverse"
 """How a pattern is used whose number is no result: a column of the plan, FLOP per second of one accelerator, or steps
 per second.
@@ -95,29 +97,39 @@ class Log(NamedTuple):
 def read_log(path: str | Path) -> Log:
     """Measured values of a log: medians over steps after the warm-up; lines of several ranks for one step count once.
 
-    A log that starts in the middle of a run has no warm-up. Of times over requests the mean counts, the median or
-    another quantile only without it. InputError if the log has no known result.
+    Rates of data-parallel replicas, which a pattern names as its ``part``, add up. Of several reports of a benchmark
+    the last one counts. A log that starts in the middle of a run has no warm-up. Of times over requests the mean
+    counts, the median or another quantile only without it. InputError if the log has no known result.
     """
     patterns = [
         (row, re.compile(row["pattern"].replace("{number}", _NUMBER).encode())) for row in stack_rows("log_patterns")
     ]
-    values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
-    last_step = -1.0
+    values, steps, parts = ([array("d") for _ in patterns] for _ in range(3))
+    last_step, count = -1.0, 0
     for block in blocks(Path(path)):
+        reports = [match.end() for match in _REPORT.finditer(block)]
+        count += len(reports)
         marks = [(match.start(), float(match.group(1))) for match in _STEP_NUMBER.finditer(block)]
         places, numbers = np.array([place for place, _ in marks]), [last_step, *(number for _, number in marks)]
-        for one, own_steps, (row, pattern) in zip(values, steps, patterns, strict=True):
-            for place, value in _numbers(pattern, block, MOST_VALUES - len(one)):
+        for one, own_steps, own_parts, (row, pattern) in zip(values, steps, parts, patterns, strict=True):
+            start = reports[-1] if reports and row["source"] == _CLIENT else 0
+            if start:
+                del one[:], own_parts[:]
+            for place, value, part in _numbers(pattern, block[start:], MOST_VALUES - len(one)):
                 one.append(value)
+                own_parts.append(part)
                 if row["pick"] == "median":
                     own_steps.append(numbers[int(np.searchsorted(places, place, "right"))])
         last_step = numbers[-1]
     results: dict[str, LogValue] = {}
     settings: dict[str, LogValue] = {}
-    for one, own_steps, (row, _) in zip(values, steps, patterns, strict=True):
+    for one, own_steps, own_parts, (row, _) in zip(values, steps, parts, patterns, strict=True):
         target = settings if row["pick"] in (SETTING, RATE) else results
-        if one and mean_of(row["result"]) not in target:
-            target[mean_of(row["result"])] = _value(row, np.array(one), np.array(own_steps))
+        if count > 1 and row["source"] == _CLIENT:
+            row = row | {"source": f"{_CLIENT} (last of {count} reports)"}
+        complete = len({*own_parts}) > max(own_parts, default=0.0)  # of replicas, which are counted from 0
+        if one and complete and mean_of(row["result"]) not in target:
+            target[mean_of(row["result"])] = _sum(row, np.array(one), np.array(own_steps), np.array(own_parts))
     if not results:
         names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
         known = ", ".join(dict.fromkeys(names))
@@ -126,6 +138,19 @@ def read_log(path: str | Path) -> Log:
             problem = "ends out of memory without a measured step or request: xlperf evaluate says what the plan needs"
         raise InputError(Fault(Path(path).name, problem))
     return Log(list(results.values()), list(settings.values()))
+
+
+def _sum(row: dict[str, str], values: np.ndarray, steps: np.ndarray, parts: np.ndarray) -> LogValue:
+    """The value of a result, added up over its parts."""
+    chosen = [parts == part for part in np.unique(parts)]
+    each = [_value(row, values[own], steps[own] if len(steps) else steps) for own in chosen]
+    return each[0]._replace(
+        value=added(one.value for one in each),
+        low=added(one.low for one in each),
+        high=added(one.high for one in each),
+        used=sum(one.used for one in each),
+        left_out=sum(one.left_out for one in each),
+    )
 
 
 def _value(row: dict[str, str], values: np.ndarray, steps: np.ndarray) -> LogValue:
@@ -177,12 +202,12 @@ def blocks(path: Path) -> Iterator[bytes]:
     yield rest
 
 
-def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[tuple[int, float]]:
-    """Place and value of each number above zero that a pattern finds."""
+def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[tuple[int, float, float]]:
+    """Place, value and part of each number above zero that a pattern finds; the part is 0 if no line names one."""
     for _, match in zip(range(most), pattern.finditer(block), strict=False):
-        value = float(match.group(1).replace(b",", b"")) * _SUFFIXES[match.group(2) or b""]
+        value = float(match["number"].replace(b",", b"")) * _SUFFIXES[match["suffix"] or b""]
         if 0.0 < value < float("inf"):
-            yield match.start(), value
+            yield match.start(), value, float(match.groupdict().get("part") or 0)
 
 
 COMMUNICATION = "communication"
