@@ -63,12 +63,13 @@ def fold(line: str, width: int) -> list[str]:
     if not width or len(line) <= width or "  " in line or line.startswith(" "):
         return [line]
     indent = "  " if line.startswith("- ") else ""
-    whole = line.replace(" %", f"{_UNBROKEN}%")
+    whole = _UNIT.sub(_UNBROKEN, line)
     lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
     return [own.replace(_UNBROKEN, " ") for own in lines]
 
 
 _UNBROKEN = "\N{NO-BREAK SPACE}"
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMT]|h|m?s|GB|MW)\b)")
 
 
 _COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}
