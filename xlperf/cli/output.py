@@ -57,8 +57,8 @@ def say(*lines: str, err: bool = False, folded: bool = True) -> None:
 def fold(line: str, width: int) -> list[str]:
     """A sentence as lines of at most ``width`` letters (0: any); rows of tables and indented lines as they are.
 
-    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12), fold("error of 5.0 %", 13)
-    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'], ['error of', '5.0 %'])
+    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12), fold("5 % of 3.1 h", 11)
+    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'], ['5 % of', '3.1 h'])
     """
     if not width or len(line) <= width or "  " in line or line.startswith(" "):
         return [line]
