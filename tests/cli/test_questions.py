@@ -153,6 +153,8 @@ def test_ways_are_in_json_and_in_a_table_of_eighty_columns(command: Command) -> 
         assert line.split()[0] == str(number) and line.endswith(way["trust"])
         assert f"{way['accelerators']:,.0f}" in line
     assert answer["accelerators"] == answer["ways"][0]["accelerators"]
+    costs = [re.split("  +", line.strip())[-2] for line in shown]
+    assert len({len(cost.partition(".")[2]) for cost in costs}) == 1, "decimals stand below each other"
 
 
 def test_fleets_and_runs_are_varied_and_limited(command: Command) -> None:

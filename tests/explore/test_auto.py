@@ -77,6 +77,19 @@ def test_rows_with_auto_get_the_best_and_others_stay(catalog: Catalog) -> None:
     assert resolve(untouched, catalog).plans["tensor_parallel"].tolist() == [2.0]
 
 
+def test_a_search_in_which_nothing_fits_names_the_degrees_to_free(catalog: Catalog) -> None:
+    """The plan of a log states them, and searches of the rest of its mapping ended at "none fits"."""
+    names = [*TRAIN, "pipeline_parallel"]
+    words = [
+        search(table_from_rows("training", names, [["c", "Meta-Llama-3.1-405B", H100, 8, 32, *degrees]]), catalog).words
+        for degrees in ((8, "auto", 1), ("auto", "full", 1), ("auto", "full", "auto"), (8, "auto", ""))
+    ]
+    hints = [one.partition(" GiB; ")[2] for one in words]
+    assert hints[0] == "auto for tensor parallel and pipeline parallel tries others"
+    assert hints[1] == "auto for pipeline parallel tries others" and hints[2] == ""
+    assert hints[3] == "auto for tensor parallel tries others"
+
+
 def test_a_blank_column_of_the_sheet_forbids_nothing(catalog: Catalog) -> None:
     """A rule asks what a plan states: blank modules to recompute do not rule recompute none out."""
     blank = {"recompute_modules": "", "quantized_copies": "", "adapter_modules": "", "dimension_order": ""}

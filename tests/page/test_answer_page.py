@@ -16,7 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import parts
 from xlperf.cli.table_files import written_block
 from xlperf.explore import workers
-from xlperf.explore.forms import Answered, asked_form
+from xlperf.explore.forms import Answered, answered, asked_form
 from xlperf.page import answer as charts
 from xlperf.page.answer import question_of
 
@@ -220,6 +220,17 @@ def test_varied_entries_are_the_sliders_of_a_page(command: Command, tmp_path: Pa
     assert [page.by_id["value-0"], page.by_id["value-1"]] == ["32", "3 nm"]
     alone = command("chip", "--cache", "128", "--technology", "5 nm")
     assert whole(page.grid["points"][2]) == alone.out.splitlines()[0]
+
+
+def test_a_page_draws_each_column_that_the_sheet_draws(catalog: Catalog) -> None:
+    """Of a fleet of two generations the page once drew the first alone, named generation 1."""
+    given = {"generations": "B200;Rubin (VR200)", "years": "3", "request_rate": "875"}
+    answer = answered("fleet", given, catalog)
+    years, drawings = answer.nested["years"], "".join(charts._charts(answer))
+    used = [number for number in range(1, 5) if (years.number(f"generation_{number}") > 0.0).any()]
+    names = [str(answer.answer[f"generation_{number}_name"]) for number in used]
+    titles = re.findall("<figcaption>(.*?)<", drawings)
+    assert len(names) > 1 and titles == [f"Accelerators by generation and year: {name}" for name in names]
 
 
 def test_a_grid_and_a_report_are_pages_of_tables(command: Command, tmp_path: Path) -> None:

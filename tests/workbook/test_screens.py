@@ -20,7 +20,7 @@ from xlperf.workbook.data_sheets import DATA_SHEETS, VERDICT, header_row
 from xlperf.workbook.front.formulas import Live, _shown
 from xlperf.workbook.front.layout import DASH, SHEETS, Page, form_rows, front_words, shortened
 from xlperf.workbook.front.question import _spread
-from xlperf.workbook.package import Formulas
+from xlperf.workbook.package import Formulas, lines_of
 from xlperf.workbook.report import summary
 from xlperf.workbook.style import shown_width
 
@@ -147,9 +147,29 @@ def test_a_question_has_six_tiles_with_words_that_fit(form: str, values: Any) ->
     assert all(0 < len(words) <= LONGEST_TILE for words in shown), shown
 
 
-def page() -> Page:
+LETTERS_ACROSS, LINE = 66, 9.8
+"""Letters of a line of small type across half of a front sheet, and its height. [-], [pt]"""
+
+
+@pytest.mark.parametrize("sheet", [question.sheet for question in questions().values() if question.chart])
+def test_the_assumptions_of_an_answer_fit_their_place(values: Any, sheet: str) -> None:
+    """Those of spares once lost their first and last line."""
+    notes = [str(cell.value) for row in range(30, 46) if (cell := values[sheet][f"M{row}"]).value]
+    one = page(sheet)
+    one.fill("")
+    one.answer('="8 H100 serve them"')
+    one.texts("Assumptions", [f'"{note}"' for note in notes], long=True)
+    areas = [area for area in one.sheet.merged_cells.ranges if area.coord.startswith("M3")]
+    assert len(areas) == len(notes) > 0
+    for area in areas:
+        room = sum(one.sheet.row_dimensions[row].height for row in range(area.min_row, area.max_row + 1))
+        note = one.live.values[sheet, f"M{area.min_row}"]
+        assert LINE * lines_of(note, LETTERS_ACROSS) <= room, note
+
+
+def page(sheet: str = "Serve") -> Page:
     book = openpyxl.Workbook()
-    return Page(book.create_sheet("Serve"), book.create_sheet("calc serve"), Live(Formulas(), None, known=True))
+    return Page(book.create_sheet(sheet), book.create_sheet("calc serve"), Live(Formulas(), None, known=True))
 
 
 def test_a_refusal_stands_alone() -> None:

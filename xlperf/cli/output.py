@@ -57,18 +57,19 @@ def say(*lines: str, err: bool = False, folded: bool = True) -> None:
 def fold(line: str, width: int) -> list[str]:
     """A sentence as lines of at most ``width`` letters (0: any); rows of tables and indented lines as they are.
 
-    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12), fold("error of 5.0 %", 13)
-    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'], ['error of', '5.0 %'])
+    >>> fold("16 H200 serve 500 users", 12), fold("way  engine  pools", 12), fold("5 % of 3.1 h", 11)
+    (['16 H200', 'serve 500', 'users'], ['way  engine  pools'], ['5 % of', '3.1 h'])
     """
     if not width or len(line) <= width or "  " in line or line.startswith(" "):
         return [line]
     indent = "  " if line.startswith("- ") else ""
-    whole = line.replace(" %", f"{_UNBROKEN}%")
+    whole = _UNIT.sub(_UNBROKEN, line)
     lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
     return [own.replace(_UNBROKEN, " ") for own in lines]
 
 
 _UNBROKEN = "\N{NO-BREAK SPACE}"
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMT]|h|m?s|GB|MW)\b)")
 
 
 _COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}

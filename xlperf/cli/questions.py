@@ -150,13 +150,15 @@ def _ways(ways: Table) -> list[str]:
     lines = [("way", "engine", "pools", "copy", "users", "number", "80 %", "$/M", "trust")]
     numbers = ("copy_size", "prefill_accelerators", "users", "accelerators", "accelerators_low", "accelerators_high",
                "fleet_cost_per_million_output_tokens")  # fmt: skip
+    costs = MILLION * ways.number(numbers[-1])
+    decimals = max(len(rounded(cost).partition(".")[2]) for cost in costs)
     for row in range(len(ways)):
-        size, prefill, users, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
+        size, prefill, users, count, low, high = (float(ways.number(name)[row]) for name in numbers[:-1])
         pools = prefill == prefill
         lines.append((
             f"{row + 1}", software_title(str(ways["software"][row])), "two" if pools else "one",
             f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{users:,.0f}", f"{count:,.0f}",
-            f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
+            f"{low:,.0f} to {high:,.0f}", f"{costs[row]:,.{decimals}f}", str(ways["trust"][row]),
         ))  # fmt: skip
     columns = dict(zip(lines[0], zip(*lines, strict=True), strict=True))
     # Ways that fill a power limit or a copy serve unlike numbers of users; "200 + 128" says that pools are two.

@@ -85,7 +85,7 @@ def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, stric
     _, reason = remarks_of_rows([*remarks, *unpriced, sparse], len(devices))
     results = {name: np.where(impossible, np.nan, values) for name, values in {**derived.results, **made}.items()}
     # Limits of memory and clock in words.
-    limits = np.where(derived.memory_by_power, "memory by power", "memory by perimeter").astype(object)
+    limits = np.where(derived.memory_by_power, "memory by power", "memory by the edge of the dies").astype(object)
     limits = limits + np.where(derived.clock_by_power, "; clock by the power budget", "").astype(object)
     columns = {**results, "limited_by": np.asarray(limits), "reason": reason}
     schema = results_of("devices")

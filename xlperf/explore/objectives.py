@@ -330,6 +330,10 @@ GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)  # feasibility of a plan: a w
 Lead = tuple[str, bool]  # A number column of plans that precedes the objective: less is better, or more if True
 
 
+_DEGREES = ("tensor_parallel", "pipeline_parallel")
+"""Degrees that divide the weights."""
+
+
 @dataclass
 class Search:
     """Result of the search of one plan; a feasible plan fits and satisfies the limits."""
@@ -417,7 +421,11 @@ class Search:
             memory = "memory_reserved" if "memory_reserved" in self.results else "memory"
             needs = _shown(self.results.schema.by_name[memory], self.results)
             capacity = self.results["memory_capacity"][0] / 2.0**30
-            return f"none fits: {tried}, {self.num_legal:,} legal, the smallest has {needs} of {capacity:.4g} GiB"
+            names = [name for name in _DEGREES if name not in self.searched and not np.isnan(self.plans.stated(name))]
+            fixed = f"; auto for {' and '.join(names).replace('_', ' ')} tries others" if names else ""
+            return (
+                f"none fits: {tried}, {self.num_legal:,} legal, the smallest has {needs} of {capacity:.4g} GiB{fixed}"
+            )
         reason = self.results.stated_word("reason")
         return f"none is legal: {tried}" + (f", one of them: {reason}" if reason else "")
 

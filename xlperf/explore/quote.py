@@ -279,9 +279,9 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicte
     ]
     if not _trains(form):
         tokens = float(accepted_tokens(np.array(_DRAFTS), np.array(_ACCEPTANCE)))
-        drafts = f"speculative decoding that gives {tokens:.1f} tokens a step"
-        changes += [(drafts, {"draft_tokens": _DRAFTS, "acceptance_rate": _ACCEPTANCE})]
-        changes += [(f"{words}, and {drafts}", {**changed, **changes[-1][1]}) for words, changed in changes[:-1]]
+        drafts: dict[str, object] = {"draft_tokens": _DRAFTS, "acceptance_rate": _ACCEPTANCE}
+        both = [(f"{words} and speculative decoding", {**changed, **drafts}) for words, changed in changes]
+        changes += [(f"speculative decoding ({tokens:.1f} tokens a step)", drafts), *both]
         if form.number("concurrency")[0] == form.number("concurrency")[0]:
             changes += [("another number of requests in flight", {"concurrency": np.nan})]
         changes += [("prompts that a cache holds", {"prompt_length": 1.0})]

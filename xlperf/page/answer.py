@@ -346,7 +346,7 @@ def _charts(answer: Answered) -> Iterator[str]:
         return
     drawn: list[Bar] = []
     if questions()[answer.kind].chart:
-        yield _of_table(answer)
+        yield from _of_table(answer)
         return
     start, title = ("share_", "Parts of a step") if answer.kind == "train" else ("cost_", "Cost of a unit (USD)")
     for name, value in values.items():
@@ -357,18 +357,22 @@ def _charts(answer: Answered) -> Iterator[str]:
     yield bars(title, drawn)
 
 
-def _of_table(answer: Answered) -> str:
-    """The chart of the first table beside an answer, as on its sheet: of its first drawn column."""
+def _of_table(answer: Answered) -> Iterator[str]:
+    """Charts of the first table beside an answer: one of each column that its sheet draws."""
     question = questions()[answer.kind]
     name, title = next(iter(question.tables.items()))
-    table, (kind, along, up) = answer.nested[name], question.chart[:3]
-    across, over = (table.schema.by_name[own] for own in (along, up))
-    if kind == "line":
-        values = (table.number(one.name) / unit_of(one).factor for one in (across, over))
-        points = zip(*(value.tolist() for value in values), strict=True)
-        return curve(title, list(points), None, (across.header, over.header))
-    labels, words = cells(across, table[along]), cells(over, table[up])
-    return bars(f"{title}: {over.header}", list(map(Bar, labels, table[up].tolist(), words)))
+    table, (kind, along, *drawn) = answer.nested[name], question.chart
+    across, values = table.schema.by_name[along], answer.answer
+    for over in (table.schema.by_name[up] for up in drawn):
+        if kind == "line":
+            ends = (table.number(one.name) / unit_of(one).factor for one in (across, over))
+            points = zip(*(end.tolist() for end in ends), strict=True)
+            yield curve(title, list(points), None, (across.header, over.header))
+            continue
+        labels, heights = cells(across, table[along]), np.nan_to_num(table.number(over.name))
+        heading = question.chart_words if kind == "stacked" else title
+        named = values.get(f"{over.name}_name") or over.header
+        yield bars(f"{heading}: {named}", list(map(Bar, labels, heights.tolist(), cells(over, heights))))
 
 
 def _lines(ways: Table) -> Iterator[dict[str, Any]]:

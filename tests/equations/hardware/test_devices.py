@@ -97,7 +97,10 @@ def test_one_device_is_the_same_alone_and_among_others() -> None:
 
 def test_memory_is_limited_by_edge_or_by_power() -> None:
     results = evaluate_devices(devices({}, {"power_budget": 160.0, "technology": "1 nm"}), catalog())
-    assert results["limited_by"].tolist() == ["memory by perimeter", "memory by power; clock by the power budget"]
+    assert results["limited_by"].tolist() == [
+        "memory by the edge of the dies",
+        "memory by power; clock by the power budget",
+    ]
     assert results["memory_stacks"].tolist() == [5.0, 2.0]
     assert results["thermal_design_power"][1] == pytest.approx(160.0)
 

@@ -39,7 +39,7 @@ _LONG_ENTRY = 20
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
-_WIDTHS = {"A": 1, "B": 24.5, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
+_WIDTHS = {"A": 1, "B": 27, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
 _WITH_MONEY = ("Serve", "Train")
 """Front sheets with money and power below the answer."""
 _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 30.0, 21: 20.0, 29: 20.0, 30: 17.0, 31: 17.0, 34: 20.0}
@@ -430,12 +430,15 @@ class Page:
             self.put(f"F{number}", unless_refused(formula), "text", last=f"K{number}")
 
     def texts(self, words: str, formulas: Sequence[str], long: bool = False) -> None:
-        """Texts below a heading in row 29 at the right, the first on two lines; if ``long``, all of them."""
+        """Texts below a heading in row 29 at the right, the first on two lines; if ``long``, all of them, and the last
+        down to the foot.
+        """
         self.heading("M29", words, "R")
         row = 30
-        for number, formula in enumerate(formulas):
-            last = row + 1 if number == 0 or long else row
-            self.put(f"M{row}", unless_refused(formula), "text", last=f"R{last}")
+        for number, formula in enumerate(formulas, start=1):
+            last = row + 1 if number == 1 or long else row
+            last = max(last, last_row(self.sheet.title)) if long and number == len(formulas) else last
+            self.put(f"M{row}", unless_refused(formula), "text top" if long else "text", last=f"R{last}")
             row = last + 1
 
     def legend(self, first: str, last: str, words: str, colour: str) -> None:

@@ -169,7 +169,7 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
     size = 7 if kind in ("bars", "stacked") and question.rows >= _CROWDED else 9
     ticks = [_ticks(_values(page, x, question)), _ticks(_values(page, own[0][0], question))]
-    ticks[0] = "0" if kind in ("bars", "stacked") or across.name == "year" else ticks[0]
+    ticks[0] = "0" if across.name == "year" else "#,##0" if kind in ("bars", "stacked") else ticks[0]
     named = across.header if across.unit != "-" else across.meaning.partition(";")[0]
     axes = Axis(named, ticks[0], size=size), Axis(up.header if len(own) == 1 else "", ticks[1], grid=True)
     plot = (0.14, 0.03, 0.83, 0.78)
