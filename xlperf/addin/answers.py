@@ -90,11 +90,8 @@ def _named(session: Session, function: Function, given: Given) -> Block:
         session.misuse(plans, f"{function.name}: {words}")
         raise
     rows = _results(session, function, {**given, "results": names})[1:]
-    return [[_scaled(*pair) for pair in zip(row, scales, strict=True)] for row in rows]
-
-
-def _scaled(cell: Any, scale: float) -> Any:
-    return cell * scale if isinstance(cell, float) and scale != 1.0 else cell
+    return [[cell * scale if isinstance(cell, float) and scale != 1.0 else cell
+             for cell, scale in zip(row, scales, strict=True)] for row in rows]  # fmt: skip
 
 
 def _scale(name: str, column: Column) -> float:

@@ -81,7 +81,7 @@ class Neighbours:
             self._known.move_to_end(key)
             cells[row][1] = True
             return [[cells[row][0]]]
-        if row in cells or len(row) != len(key[2]) or _is_blank(row):
+        if row in cells or len(row) != len(key[2]) or all(cell in ("", None) for cell in row):
             return self._single_answer(key, row, self._client.call(function, arguments))
         others = self._asked_before(key, row)
         if not others and self._is_burst():
@@ -173,10 +173,6 @@ def _single(argument: Any) -> Any:
 
 def _is_row(argument: Any) -> bool:
     return isinstance(argument, list) and len(argument) == 1 and len(argument[0]) > 2
-
-
-def _is_blank(row: Row) -> bool:
-    return all(cell == "" or cell is None for cell in row)
 
 
 # not on Windows

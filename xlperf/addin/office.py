@@ -98,7 +98,7 @@ def manifest(url: str) -> str:
     titles = {name: rows[0].label for name, rows in blocks().items()} | {"check": _CHECK}
     pane = _button("pane", _PANE)
     groups = {
-        title: "".join(_button(name, _calls(name)) for name in names) + pane * (title == "Judge")
+        title: "".join(_button(name, _CALLS.format(name)) for name in names) + pane * (title == "Judge")
         for title, names in _GROUPS.items()
     }
     labels = {f"Group.{title}": title for title in groups} | {f"{name}.Label": one for name, one in titles.items()}
@@ -106,30 +106,24 @@ def manifest(url: str) -> str:
     return Template(glue("manifest.xml")).substitute(
         id=uuid5(NAMESPACE_URL, url), version=".".join(["1", *re.findall(r"\d+", __version__)[:3]]), summary=SUMMARY,
         url=url, origin="/".join(url.split("/")[:3]),
-        groups="\n".join(_group(title, buttons) for title, buttons in groups.items()),
+        groups="\n".join(_GROUP.format(title, buttons) for title, buttons in groups.items()),
         labels=_strings({**labels, "pane.Label": "Task pane"}),
         tips=_strings({**tips, "pane.Tip": "Shows the state of the engine and long calls, which it cancels."}),
     )  # fmt: skip
 
 
 _ICON = "<Icon>{}</Icon>".format("".join(f'<bt:Image size="{n}" resid="Icon.{n}"/>' for n in (16, 32, 80)))
+_GROUP = f'              <Group id="xlperf.Group.{{0}}"><Label resid="Group.{{0}}"/>{_ICON}{{1}}</Group>'
+_CALLS = '<Action xsi:type="ExecuteFunction"><FunctionName>{}</FunctionName></Action>'
 _PANE = (
     '<Action xsi:type="ShowTaskpane"><TaskpaneId>xlperf.Pane</TaskpaneId><SourceLocation resid="Page.Url"/></Action>'
 )
-
-
-def _calls(name: str) -> str:
-    return f'<Action xsi:type="ExecuteFunction"><FunctionName>{name}</FunctionName></Action>'
 
 
 def _button(name: str, action: str) -> str:
     label = f'<Label resid="{name}.Label"/>'
     tip = f'<Supertip><Title resid="{name}.Label"/><Description resid="{name}.Tip"/></Supertip>'
     return f'<Control xsi:type="Button" id="xlperf.{name}">{label}{tip}{_ICON}{action}</Control>'
-
-
-def _group(title: str, buttons: str) -> str:
-    return f'              <Group id="xlperf.Group.{title}"><Label resid="Group.{title}"/>{_ICON}{buttons}</Group>'
 
 
 def _strings(texts: dict[str, str]) -> str:
@@ -150,11 +144,9 @@ def icon(size: int) -> bytes:
     lines = b"".join(b"\0" + line.tobytes() for line in pixels)
     head = struct.pack(">IIBBBBB", size, size, 8, 6, 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in parts)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    chunks = (struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+              for kind, content in parts)  # fmt: skip
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def wheel_of_package() -> bytes:

@@ -126,7 +126,7 @@ class Session:
     process_id: int | None = 0  # no other process answers
 
     def __init__(self, store: handles.CatalogStore | None = None, engine: Engine | None = None) -> None:
-        self.engine = engine or Engine()
+        self.engine: Engine = engine or Engine()
         self._store = store or handles.CatalogStore()
         self._installed: Catalog | None = None
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()

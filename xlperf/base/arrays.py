@@ -272,7 +272,7 @@ def coded(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
         return mapped(seen.__getitem__, column, np.int64), len(seen)
     bits = np.ascontiguousarray(column, dtype=None if column.dtype == _FLOAT64 else np.int64)
     places = _places(bits) if bits.dtype == _FLOAT64 else bits
-    if places is not None and _is_dense(places):
+    if places is not None and places.size and places.min() >= 0 and places.max() <= _PER_ROW * places.size:
         return _ranked(places)
     bits = bits.view(np.int64)
     if not (bits != bits[:1]).any():
@@ -291,11 +291,6 @@ def _places(column: Array) -> npt.NDArray[np.int64] | None:
     whole = np.where(np.isnan(column), largest + 1.0, column)
     places = whole.astype(np.int64)
     return places if (places == whole).all() else None
-
-
-def _is_dense(codes: npt.NDArray[np.int64]) -> bool:
-    """Whether codes are so few that a mark for each is faster than sorting."""
-    return bool(codes.size and codes.min() >= 0 and codes.max() <= _PER_ROW * codes.size)
 
 
 def _ranked(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:

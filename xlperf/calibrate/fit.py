@@ -361,7 +361,8 @@ def left_out(catalog: Catalog, name: str) -> Catalog:
     """
     measured, wanted = published_errors.read_measured(), name.casefold()
     rest, accelerators = measured.without(name, catalog), published_errors.accelerators_of(name, catalog)
-    gone = accelerators or _machines_of(measured, catalog, name)
+    sheets = [rows_of(rows, catalog, name) for rows in (measured.training, measured.inference)]
+    gone = accelerators or {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
     if gone and gone <= fit_machines.accelerators_by_line(catalog):
         shared, constants = fit_machines.machine_constants(rest, catalog, "")
         return fitter.and_constants(shared, constants)
@@ -377,12 +378,6 @@ def left_out(catalog: Catalog, name: str) -> Catalog:
         if accelerators or len(rows) < len(before):
             refit = refitted(rows, refit)
     return of_what_was_not_measured(refit, rest.training)
-
-
-def _machines_of(measured: published_errors.Measured, catalog: Catalog, name: str) -> set[str]:
-    """Accelerators, casefolded, in the published rows of a name; every accelerator of a source or software."""
-    sheets = [rows_of(rows, catalog, name) for rows in (measured.training, measured.inference)]
-    return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
 
 
 def lost_ratios(kept: published_errors.Measured, catalog: Catalog) -> list[fitter.FittedConstant]:

@@ -216,8 +216,10 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[fitt
         )  # fmt: skip
         parent = len(results)
         results.append(general)
-        special = _generations(rows) if row["level"] == "generation" else []
-        results += [replace(general, generation=kind, parent=parent) for kind in special]
+        if row["level"] == "generation":  # generations of a line with enough rows, if the line has several
+            count = Counter(kind for sheet in rows for kind in sheet.entries.generation.tolist())
+            results += [replace(general, generation=kind, parent=parent) for kind in sorted(count)
+                        if fitter.FEWEST_ROWS <= count[kind] < count.total()]  # fmt: skip
     return results
 
 
@@ -245,12 +247,6 @@ def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) 
     keys = zip(*(table.text(name, ANY).tolist() for name in names_of_keys), strict=True)
     (name,) = names
     return name if (family, constant, ANY, name) in set(keys) else ANY
-
-
-def _generations(rows: Sequence[_Rows]) -> list[str]:
-    """Generations of a line with enough published rows, if the line has several."""
-    count = Counter(kind for sheet in rows for kind in sheet.entries.generation.tolist())
-    return sorted(kind for kind, number in count.items() if fitter.FEWEST_ROWS <= number < count.total())
 
 
 def _problem(rows: Sequence[_Rows], parameters: Sequence[fitter.Parameter]) -> fitter.Problem:
@@ -293,8 +289,9 @@ def _sheet_rows(
         reached = "nothing beyond the kernels shows" if value <= low else "all of it" if value >= high else ""
         notes = pooling_words(parameter, reached)
         inside = fitter.rounded(value / factor(parameter.declared.unit))
-        about = (inside, fitted, len(named), error, date, MACHINE_SOURCE)
-        results.append(fitter.FittedConstant(*parameter.key, *about, notes=notes))
+        results.append(
+            fitter.FittedConstant(*parameter.key, inside, fitted, len(named), error, date, MACHINE_SOURCE, notes=notes)
+        )
     return results
 
 

@@ -290,7 +290,7 @@ def most_telling(
     ("" is no group), that reduce the cost most. Dropped ones equal their pooling target; ``always`` lists positions
     that stay.
     """
-    links = _links(parameters)
+    links = np.linalg.inv(_from_parents(parameters))  # each unknown is the sum of its own and its ancestors' offsets
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
     kept = [at for at in range(len(parameters)) if matrix[at, at] > 0.0]
     while any(at not in always for at in kept):
@@ -317,11 +317,6 @@ def _from_parents(parameters: Sequence[Parameter]) -> Array:
     children = [row for row, parameter in enumerate(parameters) if parameter.parent >= 0]
     result[children, [parameters[row].parent for row in children]] = -1.0
     return result
-
-
-def _links(parameters: Sequence[Parameter]) -> Array:
-    """Matrix from offsets to unknowns: each unknown is the sum of its offset and its ancestors' offsets."""
-    return np.asarray(np.linalg.inv(_from_parents(parameters)))
 
 
 def _gain(information: Array, offsets: Array) -> Array:

@@ -167,9 +167,9 @@ def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
     banded = [record for record in chosen if record.covered and not math.isnan(record.low + record.high)]
     coverage = len(errors) / len(chosen) if chosen else math.nan
     in_band = sum(record.in_band for record in banded) / len(banded) if banded else math.nan
-    sizes = [math.nan] * 4
+    sizes = (math.nan, math.nan, math.nan, math.nan)
     if len(errors):
-        sizes = [float(np.mean(errors)), float(np.median(errors)), float(np.quantile(errors, 0.9)), float(max(errors))]
+        sizes = (float(np.mean(errors)), float(np.median(errors)), float(np.quantile(errors, 0.9)), float(max(errors)))
     return Summary(tuple(key), len(chosen), coverage, *sizes, in_band)
 
 

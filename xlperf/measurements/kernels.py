@@ -201,8 +201,8 @@ def _physical(rows: KernelRows) -> tuple[list[int], dict[str, str]]:
     if rows.family != "attention_decode":
         return list(range(len(rows))), {}
     given = rows.arguments
-    names = ("batch", "num_query_groups", "key_length", "head_size", "kv_element_size")
-    traffic = kv_cache_traffic(*(given[name] for name in names))
+    shape = ("batch", "num_query_groups", "key_length", "head_size", "kv_element_size")
+    traffic = kv_cache_traffic(*(given[name] for name in shape))
     share = traffic / rows.time / rows.machine.device.memory_bandwidth[:, 0]
     too_fast = share > 1.0
     names = np.array(rows.accelerator, dtype=object)

@@ -290,7 +290,7 @@ class ModelNames:
         return self._catalog.with_tables([stacked([self._table, made])])
 
     def _base(self, printed: list[str]) -> dict[str, object] | None:
-        for name in (*printed, *(_full(name) for name in printed)):
+        for name in (*printed, *(match["base"] for match in map(_REDUCED.match, printed) if match)):
             row = self._known.get(name.casefold()) if name else None
             if row is not None:
                 if row not in self._rows:
@@ -334,12 +334,6 @@ class ModelNames:
             free = f"{name} as published {number}"
         self._names.add(free.casefold())
         return free
-
-
-def _full(name: str) -> str:
-    """Name of the model that a layer-reduced one was cut from (``Llama3-70B-l12``); "" of another name."""
-    match = _REDUCED.match(name)
-    return match["base"] if match else ""
 
 
 def _family(printed: list[str]) -> dict[str, object] | None:

@@ -342,7 +342,8 @@ def _charts(answer: Answered) -> Iterator[str]:
         own = float(values["tokens_per_second_per_user"]), float(values["tokens_per_second_per_accelerator"])
         names = "speed of a user (token/s)", "throughput of an accelerator (token/s)"
         yield curve("Throughput against speed; the mark is the full load", points, own, names)
-        yield bars("Accelerators of each way to serve, with 80 % bands", list(map(_bar, _lines(answer.nested["ways"]))))
+        ways = answer.nested["ways"]
+        yield bars("Accelerators of each way to serve, with 80 % bands", [_bar(ways, at) for at in range(len(ways))])
         return
     drawn: list[Bar] = []
     if questions()[answer.kind].chart:
@@ -375,15 +376,11 @@ def _of_table(answer: Answered) -> Iterator[str]:
         yield bars(f"{heading}: {named}", list(map(Bar, labels, heights.tolist(), cells(over, heights))))
 
 
-def _lines(ways: Table) -> Iterator[dict[str, Any]]:
-    for at in range(len(ways)):
-        yield {"place": at + 1} | {name: values[at] for name, values in ways.columns.items()}
-
-
-def _bar(way: dict[str, Any]) -> Bar:
+def _bar(ways: Table, at: int) -> Bar:
+    way: dict[str, Any] = {name: values[at] for name, values in ways.columns.items()}
     pools = ", two pools" if way["prefill_accelerators"] == way["prefill_accelerators"] else ""
     count, low, high = (float(way[f"accelerators{end}"]) for end in ("", "_low", "_high"))
-    return Bar(f"{way['place']}: {software_title(str(way['software']))}{pools}", count, rounded(count), low, high)
+    return Bar(f"{at + 1}: {software_title(str(way['software']))}{pools}", count, rounded(count), low, high)
 
 
 def write_tables(

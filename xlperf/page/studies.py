@@ -95,7 +95,8 @@ def _bars(chart: Chart, labels: Sequence[str], columns: Sequence[Column], values
         if chart.stacked:
             lines.append(f'<text x="{place(start) + 5:.1f}" y="{top + 12:.1f}">{words[0][row]}</text>')
         top += _BAR * each + 5.0
-    return svg(_title(chart), round(top + 4.0), lines)
+    title = f"{chart.title}: {chart.y_title}" if chart.y_title else chart.title
+    return svg(title + ", logarithmic axis" * chart.log_y, round(top + 4.0), lines)
 
 
 class _Axis(NamedTuple):
@@ -168,8 +169,3 @@ def _labels(
     for value in up.labels:
         _, y = at((across.labels[0], value))
         yield f'<text x="{_MARGIN - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{value:,.10g}</text>'
-
-
-def _title(chart: Chart) -> str:
-    named = f": {chart.y_title}" if chart.y_title else ""
-    return f"{chart.title}{named}{', logarithmic axis' if chart.log_y else ''}"

@@ -496,8 +496,8 @@ def read_inputs(
 
 def _whole(table: Table) -> Table:
     """A table with every column of its schema, blank if the source lacks it."""
-    read = {True: table.text, False: table.number}
-    columns = {column.name: read[column.is_text](column.name) for column in table.schema.columns}
+    columns = {column.name: table.text(column.name) if column.is_text else table.number(column.name)
+               for column in table.schema.columns}  # fmt: skip
     return replace(table, columns=columns)
 
 
