@@ -239,13 +239,15 @@ def parse_rows(
     collector = _Collector(locate)
     collector.header(parsed)
     fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
+    label = _label(parsed)
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
         filled = (cells[field.position] for field in fields if field.position < width)
         first = next((value for value in filled if not is_blank(value)), None)
-        odd = kind in PLAN_TABLES and (row == 0 or _word(first) in _TOTALS)
-        if skip_empty and (first is None or (odd and _is_aside(fields, cells, row == 0))):
+        named = cells[label] if 0 <= label < width else None
+        odd = kind in PLAN_TABLES and (row == 0 or _word(first) in _TOTALS or _word(named) in _TOTALS)
+        if skip_empty and (first is None or (odd and _is_aside(fields, cells, row == 0, named))):
             continue
         for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
@@ -276,14 +278,21 @@ def _word(value: object) -> str:
     return value.strip().rstrip(":").casefold() if isinstance(value, str) else shown(value)
 
 
-def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> bool:
-    """Whether a row of a sheet of plans holds no plan: totals in place of a model, or, below the header, units that
-    its columns have anyway.
+def _label(parsed: Header) -> int:
+    """Position of a column of the user's own before those of plans, such as a site; -1 without one."""
+    first = min((field.position for field in parsed.fields), default=0)
+    return next((position for position in parsed.own if position < first), -1)
+
+
+def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool, label: object = None) -> bool:
+    """Whether a row of a sheet of plans holds no plan: totals in place of a model, or beside its blank cell, or, below
+    the header, units that its columns have anyway.
     """
     stated = [(field, cells[field.position]) for field in fields if field.position < len(cells)]
     words = [(field, _word(value)) for field, value in stated if not is_blank(value)]
     by_name = {field.column.name: word for field, word in words}
-    if "accelerator" not in by_name and by_name.get("model", by_name.get("name")) in _TOTALS:
+    word = by_name.get("model", by_name.get("name", _word(label)))
+    if "accelerator" not in by_name and word in _TOTALS:
         return True
     return first and all(
         word.strip("()[]") in _UNITS_ROW | {field.symbol.casefold()} | counted_nouns(field.column)
@@ -359,17 +368,22 @@ def _asides(parsed: Header, columns: Sequence[Coded]) -> list[int]:
     """Rows of a file of plans that hold totals, or units below the header."""
     if parsed.kind not in PLAN_TABLES or not parsed.fields or not len(columns[0][0]):
         return []
-    candidates = {0}
-    for field in parsed.fields:
-        codes, distinct = columns[field.position]
-        if field.column.name in ("name", "model") and distinct is not None:
+    candidates, label = {0}, _label(parsed)
+    names = [field.position for field in parsed.fields if field.column.name in ("name", "model")]
+    for position in (*names, *(each for each in (label,) if each >= 0)):
+        codes, distinct = columns[position]
+        if distinct is not None:
             totals = [code for code, value in enumerate(distinct) if _word(value) in _TOTALS]
             candidates |= {*np.flatnonzero(np.isin(codes, totals)).tolist()} if totals else set()
 
     def cells(row: int) -> list[object]:
         return [values[row].item() if distinct is None else distinct[values[row]] for values, distinct in columns]
 
-    return [row for row in sorted(candidates) if _is_aside(parsed.fields, cells(row), row == 0)]
+    def is_aside(row: int) -> bool:
+        values = cells(row)
+        return _is_aside(parsed.fields, values, row == 0, values[label] if label >= 0 else None)
+
+    return [row for row in sorted(candidates) if is_aside(row)]
 
 
 def _kept_place(locate: Locate, rows: np.ndarray, row: int, position: int) -> str:
