@@ -17,6 +17,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, Hint, InputError
 from xlperf.base.units import UNITS
+from xlperf.catalog.asides import TOTALS, Coded, is_aside, label_of, rows_aside, word_of
 from xlperf.catalog.cells import (
     BadValue,
     ErrorValue,
@@ -40,7 +41,6 @@ from xlperf.catalog.schema import (
     PLAN_TABLES,
     Column,
     choice_aliases,
-    counted_nouns,
     schema,
     spelled_software,
     split_header,
@@ -239,15 +239,15 @@ def parse_rows(
     collector = _Collector(locate)
     collector.header(parsed)
     fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
-    label = _label(parsed)
+    label = label_of(parsed)
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
         filled = (cells[field.position] for field in fields if field.position < width)
         first = next((value for value in filled if not is_blank(value)), None)
         named = cells[label] if 0 <= label < width else None
-        odd = kind in PLAN_TABLES and (row == 0 or _word(first) in _TOTALS or _word(named) in _TOTALS)
-        if skip_empty and (first is None or (odd and _is_aside(fields, cells, row == 0, named))):
+        odd = kind in PLAN_TABLES and (row == 0 or word_of(first) in TOTALS or word_of(named) in TOTALS)
+        if skip_empty and (first is None or (odd and is_aside(fields, cells, row == 0, named))):
             continue
         for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
@@ -267,37 +267,6 @@ def parse_rows(
         return codes, [values[first] for first in np.unique(codes, return_index=True)[1].tolist()]
 
     return _table(parsed, header, coded_at, lambda at: _own(values_at(at)), kept, collector, from_text=False)
-
-
-_TOTALS = frozenset(("grand total", *"total totals sum subtotal average mean gesamt summe mittelwert".split()))
-_UNITS_ROW = frozenset(("-", "#", "unit", "units", "text"))
-
-
-def _word(value: object) -> str:
-    """A text without its colon; of another value what messages show, as Python writes out no number of any length."""
-    return value.strip().rstrip(":").casefold() if isinstance(value, str) else shown(value)
-
-
-def _label(parsed: Header) -> int:
-    """Position of a column of the user's own before those of plans, such as a site; -1 without one."""
-    first = min((field.position for field in parsed.fields), default=0)
-    return next((position for position in parsed.own if position < first), -1)
-
-
-def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool, label: object = None) -> bool:
-    """Whether a row of a sheet of plans holds no plan: totals in place of a model, or beside its blank cell, or, below
-    the header, units that its columns have anyway.
-    """
-    stated = [(field, cells[field.position]) for field in fields if field.position < len(cells)]
-    words = [(field, _word(value)) for field, value in stated if not is_blank(value)]
-    by_name = {field.column.name: word for field, word in words}
-    word = by_name.get("model", by_name.get("name", _word(label)))
-    if "accelerator" not in by_name and word in _TOTALS:
-        return True
-    return first and all(
-        word.strip("()[]") in _UNITS_ROW | {field.symbol.casefold()} | counted_nouns(field.column)
-        for field, word in words
-    )
 
 
 def _with_named_software(columns: dict[str, np.ndarray]) -> None:
@@ -360,45 +329,8 @@ def _own(values: Sequence[object]) -> np.ndarray:
     return np.array(["" if is_blank(value) else cell_text(value) for value in values], dtype=object)
 
 
-Coded = tuple[np.ndarray, Sequence[object] | None]
-"""A column as codes into its distinct values, or as numbers (and no distinct values)."""
-
-
-def _asides(parsed: Header, columns: Sequence[Coded]) -> list[int]:
-    """Rows of a file of plans that hold totals, or units below the header."""
-    if parsed.kind not in PLAN_TABLES or not parsed.fields or not len(columns[0][0]):
-        return []
-    candidates, label = {0}, _label(parsed)
-    names = [field.position for field in parsed.fields if field.column.name in ("name", "model")]
-    for position in (*names, *(each for each in (label,) if each >= 0)):
-        codes, distinct = columns[position]
-        if distinct is not None:
-            totals = [code for code, value in enumerate(distinct) if _word(value) in _TOTALS]
-            candidates |= {*np.flatnonzero(np.isin(codes, totals)).tolist()} if totals else set()
-
-    def cells(row: int) -> list[object]:
-        return [values[row].item() if distinct is None else distinct[values[row]] for values, distinct in columns]
-
-    def is_aside(row: int) -> bool:
-        values = cells(row)
-        return _is_aside(parsed.fields, values, row == 0, values[label] if label >= 0 else None)
-
-    return [row for row in sorted(candidates) if is_aside(row)]
-
-
 def _kept_place(locate: Locate, rows: np.ndarray, row: int, position: int) -> str:
     return locate(int(rows[row]) if row >= 0 else row, position)
-
-
-def end_of_plans(filled: np.ndarray, gap: np.ndarray) -> int:
-    """Rows of a table without the notes below it: rows of one value at the end, from a blank row on.
-
-    >>> end_of_plans(np.array([8, 0, 8, 0, 1, 1]), np.array([False, True, False, True, False, False]))
-    3
-    """
-    after = int(np.flatnonzero(filled > 1).max(initial=-1)) + 1
-    ends = np.flatnonzero(gap[after:])
-    return after + int(ends[0]) if after and len(ends) else len(filled)
 
 
 def parse_coded(
@@ -406,7 +338,7 @@ def parse_coded(
 ) -> tuple[Table, list[Fault]]:
     """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
-    if asides := _asides(parsed, columns):
+    if asides := rows_aside(parsed, columns):
         rows_kept = np.setdiff1d(np.arange(len(columns[0][0])), asides)
         columns = [(values[rows_kept], distinct) for values, distinct in columns]
         locate = partial(_kept_place, locate, rows_kept)
