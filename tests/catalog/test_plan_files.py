@@ -135,6 +135,7 @@ EMPTY = [""] * len(SERVED)
         [GROUPS, SERVED, *ROWS],
         [["Capacity plan"], ["of the third quarter"], EMPTY, GROUPS, SERVED, *ROWS],
         [SERVED, UNITS, ROWS[0], ["Subtotal:", "", 8, "", "", 16], ROWS[1], EMPTY, ["Grand total", "", 24, "", "", 48]],
+        [["Site", *SERVED], ["x", *ROWS[0]], ["y", *ROWS[1]], ["Total", "", "", 24, "", "", 48]],
         [SERVED, *ROWS, EMPTY, ["Assumptions:"], ["prices of 2026"], EMPTY, ["checked by a colleague"]],
     ],
 )
@@ -147,13 +148,16 @@ def test_titles_groups_units_totals_and_notes_are_no_plans(rows: list[list[objec
             book.worksheets[0].append([cell if cell != "" else None for cell in row])
         book.save(path)
     else:
-        path, width = tmp_path / "plans.csv", len(SERVED) if "padded" in form else 0
+        path, width = tmp_path / "plans.csv", len(SERVED) + 1 if "padded" in form else 0
         lines = [[*map(str, row), *[""] * (width - len(row))] for row in rows]
         path.write_text("\n".join(form[0].join(line) for line in [["# exported"], *lines]), encoding="utf-8")
     (plans,) = read_plans(path)
     assert [plans[name].tolist() for name in ("model", "concurrency")] == [["a", "c"], [16, 32]]
-    line = 1 + next(at for at, row in enumerate(rows) if row[0] == "c") + (form != "xlsx")
-    assert plans.place(1, "model") in (f"plans.xlsx [inference!A{line}]", f"plans.csv [line {line}, model]")
+    line, column = next((at, row.index("c")) for at, row in enumerate(rows, 1 + (form != "xlsx")) if "c" in row)
+    assert plans.place(1, "model") in (
+        f"plans.xlsx [inference!{'AB'[column]}{line}]",
+        f"plans.csv [line {line}, model]",
+    )
 
 
 def test_a_plan_without_its_numbers_is_no_note(tmp_path: Path) -> None:

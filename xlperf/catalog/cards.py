@@ -14,9 +14,10 @@ import numpy as np
 
 from xlperf.base.errors import Fault
 from xlperf.base.units import UNITS
+from xlperf.catalog.asides import Coded
 from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header, shown
 from xlperf.catalog.csv_files import CsvFile, CsvLines
-from xlperf.catalog.parse import FLAG_WORDS, Coded, convert
+from xlperf.catalog.parse import FLAG_WORDS, convert
 from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
 from xlperf.catalog.table import Locate, Table, column_letters, stacked
 

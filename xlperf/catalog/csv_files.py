@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, raise_faults
-from xlperf.catalog.parse import Coded, end_of_plans
+from xlperf.catalog.asides import Coded, end_of_plans
 from xlperf.catalog.schema import PLAN_TABLES, canonical, schema, split_header
 
 STANDARD = "-"

@@ -19,6 +19,7 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, Hint, raise_faults
 from xlperf.base.units import UNITS
 from xlperf.catalog import schema
+from xlperf.catalog.asides import TOTALS, Coded, is_aside, label_of, rows_aside, word_of
 from xlperf.catalog.cells import (
     BadValue,
     ErrorValue,
@@ -230,13 +231,15 @@ def parse_rows(
     collector = _Collector(locate)
     collector.header(parsed)
     fields, unnamed = parsed.fields, frozenset(parsed.unnamed)
+    label = label_of(parsed)
     kept: list[int] = []
     for row, cells in enumerate(rows):
         width = len(cells)
         filled = (cells[field.position] for field in fields if field.position < width)
         first = next((value for value in filled if not is_blank(value)), None)
-        odd = kind in schema.PLAN_TABLES and (row == 0 or _word(first) in _TOTALS)
-        if skip_empty and (first is None or (odd and _is_aside(fields, cells, row == 0))):
+        named = cells[label] if 0 <= label < width else None
+        odd = kind in schema.PLAN_TABLES and (row == 0 or word_of(first) in TOTALS or word_of(named) in TOTALS)
+        if skip_empty and (first is None or (odd and is_aside(fields, cells, row == 0, named))):
             continue
         for position in parsed.unnamed if not isinstance(cells, SparseRow) else cells.filled(unnamed):
             if position < width and not is_blank(cells[position]):
@@ -256,28 +259,6 @@ def parse_rows(
         return codes, [values[first] for first in np.unique(codes, return_index=True)[1].tolist()]
 
     return _table(parsed, header, coded_at, lambda at: _own(values_at(at)), kept, collector, from_text=False)
-
-
-_TOTALS = frozenset(("grand total", *"total totals sum subtotal average mean gesamt summe mittelwert".split()))
-_UNITS_ROW = frozenset(("-", "#", "unit", "units", "text"))
-
-
-def _word(value: object) -> str:
-    """A text without its colon; of another value what messages show, as Python writes out no number of any length."""
-    return value.strip().rstrip(":").casefold() if isinstance(value, str) else shown(value)
-
-
-def _is_aside(fields: Sequence[Field], cells: Sequence[object], first: bool) -> bool:
-    """Whether a row holds no plan: totals in place of a model, or, below the header, units of the columns."""
-    stated = [(field, cells[field.position]) for field in fields if field.position < len(cells)]
-    words = [(field, _word(value)) for field, value in stated if not is_blank(value)]
-    by_name = {field.column.name: word for field, word in words}
-    if "accelerator" not in by_name and by_name.get("model", by_name.get("name")) in _TOTALS:
-        return True
-    return first and all(
-        word.strip("()[]") in _UNITS_ROW | {field.symbol.casefold()} | schema.counted_nouns(field.column)
-        for field, word in words
-    )
 
 
 def _with_named_software(columns: dict[str, np.ndarray]) -> None:
@@ -335,46 +316,14 @@ def _own(values: Sequence[object]) -> np.ndarray:
     return np.array(["" if is_blank(value) else cell_text(value) for value in values], dtype=object)
 
 
-Coded = tuple[np.ndarray, Sequence[object] | None]
-"""A column as codes into its distinct values, or as numbers (and no distinct values)."""
-
-
-def _asides(parsed: Header, columns: Sequence[Coded]) -> list[int]:
-    """Rows of a file of plans that hold totals, or units below the header."""
-    if parsed.kind not in schema.PLAN_TABLES or not parsed.fields or not len(columns[0][0]):
-        return []
-    candidates = {0}
-    for field in parsed.fields:
-        codes, distinct = columns[field.position]
-        if field.column.name in ("name", "model") and distinct is not None:
-            totals = [code for code, value in enumerate(distinct) if _word(value) in _TOTALS]
-            candidates |= {*np.flatnonzero(np.isin(codes, totals)).tolist()} if totals else set()
-
-    def cells(row: int) -> list[object]:
-        return [values[row].item() if distinct is None else distinct[values[row]] for values, distinct in columns]
-
-    return [row for row in sorted(candidates) if _is_aside(parsed.fields, cells(row), row == 0)]
-
-
 def _kept_place(locate: Locate, rows: np.ndarray, row: int, position: int) -> str:
     return locate(int(rows[row]) if row >= 0 else row, position)
-
-
-def end_of_plans(filled: np.ndarray, gap: np.ndarray) -> int:
-    """Rows of a table without the notes below it: rows of one value at the end, from a blank row on.
-
-    >>> end_of_plans(np.array([8, 0, 8, 0, 1, 1]), np.array([False, True, False, True, False, False]))
-    3
-    """
-    after = int(np.flatnonzero(filled > 1).max(initial=-1)) + 1
-    ends = np.flatnonzero(gap[after:])
-    return after + int(ends[0]) if after and len(ends) else len(filled)
 
 
 def parse_coded(kind: str, header: Sequence[object], columns: Sequence[Coded], locate: Locate) -> Parsed:
     """Columns given as codes into distinct values, or as numbers, as a table, with every fault."""
     parsed = parse_header(kind, header)
-    if asides := _asides(parsed, columns):
+    if asides := rows_aside(parsed, columns):
         rows_kept = np.setdiff1d(np.arange(len(columns[0][0])), asides)
         columns = [(values[rows_kept], distinct) for values, distinct in columns]
         locate = partial(_kept_place, locate, rows_kept)

@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
@@ -80,23 +82,23 @@ def checkpoint_columns(
     """
     if not isinstance(narrow, Mapping) or not narrow:
         return {}
-    formats, columns = _formats(narrow, source), dict[str, object]()
+    formats, columns = _formats(narrow, source) or _Formats((), None), dict[str, object]()
     wide_layers = _whole(row.get("num_layers"))
-    for column, chosen in _places(row, config).items() if formats else ():
+    for column, chosen in _places(row, config).items():
         names = _PARTS[column]
         if column == "expert_precision" and "dense + experts" in str(row.get("ffn_pattern")):
             names = tuple(name.removeprefix("mlp.") for name in names)  # beside the dense block, not in it
-        stored = [formats.of_part(layer, names) for layer in chosen] if formats else []
+        stored = [formats.of_part(layer, names) for layer in chosen]
         usual = Counter(each for each in stored if each).most_common(1)
         if usual and 2 * usual[0][1] >= len(stored):
             columns[column] = usual[0][0]
             wide_layers = min(wide_layers, stored.count(_WIDE))
-    if formats and config.get("expert_dtype") == "fp4" and columns.get("expert_precision") == formats.rest:
+    if config.get("expert_dtype") == "fp4" and formats.rest and columns.get("expert_precision") == formats.rest:
         columns["expert_precision"] = "mxfp4"
-    head = formats.of("lm_head") if formats else None
+    head = formats.of("lm_head")
     if head and _includes_head(narrow):
         columns["head_precision"] = head
-    if columns and formats:
+    if columns:
         columns |= {"wide_layers": wide_layers or None, "checkpoint_activations": formats.activations}
     if cache := _cache(narrow):
         columns["checkpoint_kv_precision"] = cache
@@ -195,11 +197,14 @@ def _of_bits(stated: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
 def _overrides(narrow: Mapping[str, Any]) -> Iterator[tuple[Test, str]]:
     """Rules of GPTQModel (``dynamic``, "-:" leaves a module out) and AutoRound (``extra_config``)."""
     for key in ("dynamic", "extra_config"):
-        entries = narrow.get(key)
+        entries, stated = narrow.get(key), list[tuple[str, str]]()
         for name, one in entries.items() if isinstance(entries, Mapping) else ():
             sign, _, pattern = name.rpartition(":")
-            holds = _named_by([f"re:{pattern}" if sign or key == "dynamic" or "*" in pattern else pattern])
-            yield holds, _WIDE if sign == "-" else _of_bits(one if isinstance(one, Mapping) else {}, narrow)
+            stored = _WIDE if sign == "-" else _of_bits(one if isinstance(one, Mapping) else {}, narrow)
+            is_expression = sign or key == "dynamic" or "*" in pattern
+            stated.append((stored, f"re:{pattern}" if is_expression else pattern))
+        for stored, group in groupby(stated, itemgetter(0)):
+            yield _named_by([pattern for _, pattern in group]), stored
 
 
 def _groups(narrow: Mapping[str, Any]) -> list[Mapping[str, Any]]:
