@@ -97,6 +97,10 @@ option.max_rolling_batch_size=64
         # vLLM since 0.8.5 takes counts with a suffix: powers of 10, and of 2 if it is large
         ("vllm serve Qwen/Qwen3-32B -tp 4 --max-num-batched-tokens 16k", {"prefill_tokens": 16_000}),
         ("vllm serve Qwen/Qwen3-32B -tp 4 --max-num-batched-tokens=8K", {"prefill_tokens": 8192}),
+        # vLLM --config: JSON as a word of YAML
+        ("model: Qwen/Qwen3-32B\ntensor-parallel-size: 4\nmax-num-seqs: 64\n"
+         "speculative-config: '{\"method\": \"eagle3\", \"num_speculative_tokens\": 3}'\n",
+         {"tensor_parallel": 4, "draft_tokens": 3}),
         # SemiAnalysisAI/InferenceX minimaxm3_fp4_b200_mtp.sh: JSON with a variable of the machine and a comma too many
         ('vllm serve Qwen/Qwen3-32B --speculative-config "{\\"model\\": \\"$M\\", \\"num_speculative_tokens\\": 3,}"',
          {"draft_tokens": 3}),
