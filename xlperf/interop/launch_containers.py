@@ -152,7 +152,8 @@ def _command_of(node: Mapping[Any, Any], files: Mapping[str, str]) -> str:
         entry = [] if not words[0].startswith("-") and "/" not in words[0] else shlex_words(started)
         line = shlex.join([*entry, *words])
     values = dict(_environment(node.get("env", node.get("environment")), files))
-    handed = {name: value for name, value in values.items() if f"$({name})" not in line}
+    used = {*_OF_POD.findall(line)}
+    handed = {name: value for name, value in values.items() if name not in used}
     line = _OF_POD.sub(lambda match: values.get(match[1], match[0]), line)
     held = [f"cat > {name} <<'EOF'\n{text.rstrip()}\nEOF" for name, text in files.items() if name in line]
     return "\n".join([*_exports(handed.items()), *held, line])
