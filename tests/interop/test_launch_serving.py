@@ -57,6 +57,20 @@ CHART = """servingEngineSpec:
       - matchExpressions:
         - {{key: nvidia.com/gpu.product, operator: "In", values: ["NVIDIA-H100-80GB-HBM3"]}}
 """
+LEADER = """kind: ConfigMap
+data: {model_id: meta-llama/Meta-Llama-3.1-405B-Instruct, tensor_parallel_size: "8"}
+---
+kind: LeaderWorkerSet
+spec:
+  containers:
+  - image: vllm/vllm-openai:v0.8.0
+    command: [sh, -c, "bash multi-node-serving.sh leader; python3 -m vllm.entrypoints.openai.api_server
+      --model $(MODEL_ID) --tensor-parallel-size $(TP) --pipeline_parallel_size $(PP)"]
+    env:
+    - {name: MODEL_ID, valueFrom: {configMapKeyRef: {name: x, key: model_id}}}
+    - {name: TP, valueFrom: {configMapKeyRef: {name: x, key: tensor_parallel_size}}}
+    - {name: PP, value: "2"}
+"""
 PROPERTIES = """option.model_id=meta-llama/Llama-3.1-8B-Instruct
 option.tensor_parallel_degree=2
 option.rolling_batch=vllm
@@ -78,6 +92,15 @@ option.max_rolling_batch_size=64
          {"adapters": 4, "resident_adapters": 4, "adapter_rank": 32}),
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora", {"adapters": 1, "adapter_rank": 16}),
         ("vllm serve Qwen/Qwen3.5-397B-A17B-FP8 -tp 8 --language-model-only", {"images": 0}),
+        # kubernetes-sigs/wg-serving PR 29: variables as Kubernetes writes them, of a ConfigMap too
+        (LEADER, {"model": "Meta-Llama-3.1-405B", "tensor_parallel": 8, "num_accelerators": 16}),
+        # vLLM since 0.8.5 takes counts with a suffix: powers of 10, and of 2 if it is large
+        ("vllm serve Qwen/Qwen3-32B -tp 4 --max-num-batched-tokens 16k", {"prefill_tokens": 16_000}),
+        ("vllm serve Qwen/Qwen3-32B -tp 4 --max-num-batched-tokens=8K", {"prefill_tokens": 8192}),
+        # vLLM --config: JSON as a word of YAML
+        ("model: Qwen/Qwen3-32B\ntensor-parallel-size: 4\nmax-num-seqs: 64\n"
+         "speculative-config: '{\"method\": \"eagle3\", \"num_speculative_tokens\": 3}'\n",
+         {"tensor_parallel": 4, "draft_tokens": 3}),
         # SemiAnalysisAI/InferenceX minimaxm3_fp4_b200_mtp.sh: JSON with a variable of the machine and a comma too many
         ('vllm serve Qwen/Qwen3-32B --speculative-config "{\\"model\\": \\"$M\\", \\"num_speculative_tokens\\": 3,}"',
          {"draft_tokens": 3}),
@@ -104,6 +127,7 @@ def test_charts_and_options_of_servers(models: Table, text: str, wanted: dict[st
         ("vllm serve Qwen/Qwen3-32B -tp 8 --kv-cache-dtype fp8\nvllm serve openai/gpt-oss-20b\n",
          "starts servers of Qwen/Qwen3-32B; openai/gpt-oss-20b: keep the lines of one of them"),
         ("vllm serve deepseek-ai/DeepSeek-R1 -tp 8 -dcp 8", "-dcp 8"),
+        ("vllm serve Qwen/Qwen3-32B --max-num-batched-tokens many", 'must be a number of at least 1, got "many"'),
         ("docker run -e NIM_TENSOR_PARALLEL_SIZE=4 nvcr.io/nim/meta/llama-3.1-70b-instruct:1.8.4",
          "looks like NVIDIA NIM: not read"),
         ("docker run ghcr.io/ggml-org/llama.cpp:server-cuda -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -c 4096",

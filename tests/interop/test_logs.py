@@ -251,6 +251,11 @@ def test_numbers_as_stacks_write_them(tmp_path: Path, text: str, result: str, va
         "{'train_runtime': 3240.2466, 'train_samples_per_second': 1.58, 'train_steps_per_second': 0.003}\n",
         # one of several engines that share a load
         "Engine 003: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 6962.0 tokens/s\n",
+        # caches of engines, each of which has whole requests or a share of the experts' replica
+        "(EngineCore_DP0 pid=1) INFO GPU KV cache size: 302,400 tokens\n"
+        "(EngineCore_DP1 pid=2) INFO GPU KV cache size: 302,400 tokens\n",
+        "[2025-07-01 08:05:00 DP0 TP0] max_total_num_tokens=1000, x\n"
+        "[2025-07-01 08:05:00 DP1 TP4] max_total_num_tokens=1001, x\n",
     ],
 )
 def test_a_part_or_one_digit_of_a_rate_is_no_result(tmp_path: Path, text: str) -> None:

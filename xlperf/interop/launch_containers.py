@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from xlperf.interop.launch_text import COMMAND, Setting, documents
 
 POOL = "xlperf-pool"
 POOLS = ("prefill", "decode")
+_OF_POD = re.compile(r"\$\(([A-Za-z_]\w{0,100})\)")  # a variable in the words of Kubernetes
 _TOGETHER = "both"
 _MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _DEEPEST = 60  # levels of a manifest that are searched for containers
@@ -150,8 +151,12 @@ def _command_of(node: Mapping[Any, Any], files: Mapping[str, str]) -> str:
         started = next((row["command"] for row in _images() if fnmatchcase(image, row["pattern"])), "")
         entry = [] if not words[0].startswith("-") and "/" not in words[0] else shlex_words(started)
         line = shlex.join([*entry, *words])
+    values = dict(_environment(node.get("env", node.get("environment")), files))
+    used = {*_OF_POD.findall(line)}
+    handed = {name: value for name, value in values.items() if name not in used}
+    line = _OF_POD.sub(lambda match: values.get(match[1], match[0]), line)
     held = [f"cat > {name} <<'EOF'\n{text.rstrip()}\nEOF" for name, text in files.items() if name in line]
-    return "\n".join([*_environment(node.get("env", node.get("environment"))), *held, line])
+    return "\n".join([*_exports(handed.items()), *held, line])
 
 
 def _container_words(value: Any) -> list[str]:
@@ -169,18 +174,24 @@ def shlex_words(text: str) -> list[str]:
         return text.split()
 
 
-def _environment(stated: Any) -> Iterator[str]:
-    """Assignments of a container's environment: a mapping, a list of NAME=value, or of name and value."""
-    pairs: Sequence[tuple[Any, Any]] = ()
+def _environment(stated: Any, files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables of a container: a mapping, a list of NAME=value, or of name and value, which a ConfigMap may have."""
+    pairs: list[tuple[Any, Any]] = []
     if isinstance(stated, dict):
         pairs = list(stated.items())
     elif isinstance(stated, list):
-        listed = [one.get("name") if isinstance(one, dict) else str(one).partition("=")[0] for one in stated]
-        values = [one.get("value") if isinstance(one, dict) else str(one).partition("=")[2] for one in stated]
-        pairs = list(zip(listed, values, strict=True))
+        parted = [str(one).partition("=") for one in stated if not isinstance(one, dict)]
+        pairs = [(name, value) for name, _, value in parted]
+        for one in (one for one in stated if isinstance(one, dict)):
+            key = _mapping(_mapping(one.get("valueFrom")).get("configMapKeyRef")).get("key")
+            pairs.append((one.get("name"), one.get("value", files.get(str(key)))))
     for name, value in pairs:
         if isinstance(name, str) and name.isidentifier() and isinstance(value, str):
-            yield f"export {name}={shlex.quote(str(value))}"
+            yield name, value
+
+
+def _exports(values: Iterable[tuple[str, str]]) -> Iterator[str]:
+    yield from (f"export {name}={shlex.quote(value)}" for name, value in values)
 
 
 def _of_chart(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
@@ -203,7 +214,11 @@ def _of_chart(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
             words = [*_container_words(container.get("command")), *_container_words(container.get("args"))]
             script = next((word for word in words if "\n" in word.strip()), "")
             told = shlex.join(["vllm", "serve", model, "--tensor-parallel-size", tensor, "--data-parallel-size", data])
-            own = [*exports, *_environment(container.get("env")), script or f"{told} {shlex.join(words)}".rstrip()]
+            own = [
+                *exports,
+                *_exports(_environment(container.get("env"), {})),
+                script or f"{told} {shlex.join(words)}".rstrip(),
+            ]
             lines[pool] = "\n".join([f"{POOL} {pool} {copies}", *own])
             break
     if not lines:

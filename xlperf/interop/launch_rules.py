@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 
 from xlperf.base.resources import stack_rows
+from xlperf.base.units import UNITS
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.interop.checkpoints import contradicted, described_models, meant_model, named_model
@@ -97,6 +98,8 @@ def plan_of(
 ) -> Stated:
     """Plan columns of the arguments of a stack."""
     notes = [] if notes is None else notes
+    if kind_of_stack(stack) == "inference":
+        settings = {name: _counted(value) for name, value in settings.items()}
     plan = {name: value for name, value in settings.items() if not name.startswith("@")}
     wrapper, defaults = wrapper_defaults(settings, stack)
     used = {name: value for name, value in defaults.items() if name and name not in plan}
@@ -131,6 +134,15 @@ def plan_of(
     if stack in stacks() and STACKS[stack].software != OWN_SOFTWARE[kind]:
         plan.setdefault("software", STACKS[stack].software)
     return plan
+
+
+_SUFFIXES = {"k": UNITS["k"].factor, "m": UNITS["M"].factor, "K": 2.0**10, "M": 2.0**20}
+
+
+def _counted(value: str) -> str:
+    """A count as vLLM takes it: 16k is 16,000 and 16K is 16,384 (vLLM 0.10 engine/arg_utils.py human_readable_int)."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([kKmM])", value)
+    return _text(float(match[1]) * _SUFFIXES[match[2]]) if match else value
 
 
 def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
@@ -410,7 +422,7 @@ def _engine(plan: Stated, ranks: float) -> None:
     whole = ranks * _number(plan, "pipeline_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
     plan.setdefault("num_accelerators", _text(whole))
     for name in ("prefill_tokens", "polling_steps", "run_requests", "concurrency"):  # -1: as many as there are
-        if name in plan and _number(plan, name) < 1.0:
+        if name in plan and _number(plan, name, 1.0) < 1.0:
             plan.pop(name)
     if plan.get("request_rate", "").casefold() == "inf":
         plan.pop("request_rate")

@@ -475,7 +475,7 @@ def mounted(text: str, path: str) -> str:
     '/data/Qwen3-32B'
     """
     parts = path.split("/")
-    for end in range(len(parts), 1, -1) if path.startswith("/") else ():
+    for end in range(min(len(parts), DEEPEST), 1, -1) if path.startswith("/") else ():
         inside = re.escape("/".join(parts[:end]))
         match = re.search(rf"(?:^|(?<=[\s\"']))([^\s:\"'=]{{2,300}}):{inside}/?(?::[a-z,]{{1,20}})?(?=[\s\"']|$)", text)
         if match and "$" not in match[1]:

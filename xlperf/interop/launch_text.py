@@ -385,7 +385,7 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     if arguments and arguments[0].startswith("{"):
         text = _BRACED.sub(r"$\1", arguments[0])  # a variable without a value is no JSON, but a word of YAML
         inside = loaded(text) or next(iter(documents(text)), None)
-        yield from flat(inside, name) if isinstance(inside, dict) else ()
+        yield from flat(inside, name.removesuffix(":")) if isinstance(inside, dict) else ()
 
 
 _GROUPED = re.compile(r"-?\d{1,3}(?:_\d{3})+")
@@ -442,4 +442,4 @@ def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str],
         elif len(setting.arguments) > 1 and any(word[:1] == "-" or "=" in word for word in setting.arguments):
             yield from _of_words([word for one in setting.arguments for word in shell.words(one)], commands)
         elif setting.argument:
-            yield setting._replace(arguments=tuple(filled(word) for word in setting.arguments[:MOST_SETTINGS]))
+            yield from _with_json(setting.name, tuple(filled(word) for word in setting.arguments[:MOST_SETTINGS]))

@@ -127,7 +127,8 @@ def read_log(path: str | Path) -> Log:
         target = settings if row["pick"] in (SETTING, RATE) else results
         if count > 1 and row["source"] == _CLIENT:
             row = row | {"source": f"{_CLIENT} (last of {count} reports)"}
-        complete = len({*own_parts}) > max(own_parts, default=0.0)  # of replicas, which are counted from 0
+        highest = max(own_parts, default=0.0)  # replicas are counted from 0: rates add up, sizes may be of all or one
+        complete = len({*own_parts}) > highest if row["pick"] == "median" else not highest
         if one and complete and mean_of(row["result"]) not in target:
             target[mean_of(row["result"])] = _sum(row, np.array(one), np.array(own_steps), np.array(own_parts))
     if not results:
