@@ -14,6 +14,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 import xlperf
+from xlperf.catalog.schema import questions
 from xlperf.notebook.result import Result
 from xlperf.page.answer import MOST_ROWS
 
@@ -94,6 +95,7 @@ def test_texts_of_users_are_escaped(evaluated: Result) -> None:
 
 def test_an_answer_is_a_card_with_its_ways_and_notes(served: Result) -> None:
     page = Page(served._repr_html_())
+    assert all(words in page.text for words in questions()["serve"].tables.values())
     card, ways, _ = page.tables
     assert page.text.split("right}", 1)[1].startswith(served.answer)
     band = next(row for row in card if row[0] == "tpot (ms)")
@@ -146,7 +148,9 @@ def test_a_frontier_joins_rows_that_no_other_beats(served: Result) -> None:
     for x, y in points:
         assert any((x <= a and y <= b) for a, b in line)
     assert "per user" in axes.get_xlabel() and "per accelerator" in axes.get_ylabel()
-    assert len(served.plot.frontier().get_lines()[0].get_xydata()) > 3
+    axes = served.plot.frontier()
+    assert len(axes.get_lines()[0].get_xydata()) > 3
+    assert axes.yaxis.get_major_formatter()(12000.0, 0) == "12,000", "thousands are parted as on every screen"
     chips = xlperf.chip(vary={"num dies": [1, 2]})
     assert "unit cost" in chips.plot.frontier().get_xlabel()
     other = plans.plot("frontier", x="concurrency", y="ttft (ms)")

@@ -325,6 +325,16 @@ def test_experts_lose_their_bytes_as_the_batch_grows() -> None:
     assert max(ratio[1:-1]) > ratio[0]
 
 
+def test_the_best_and_the_worst_of_waiting_are_those_of_the_chart() -> None:
+    """A sentence in USD once named a worst case beside a table with a larger loss, as the chart shows shares."""
+    result = sheet("buy-or-wait", "buy or wait")
+    shares = {str(row[0]): cell(result, row[0], "waiting_share") for row in result.rows}
+    short = outcome("buy-or-wait").findings[0].words
+    for case in (max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)):
+        ends = "cheaper" if shares[case] > 0.0 else "dearer"
+        assert f"{abs(shares[case]):.1f} % {ends} than buying now with {case}" in short
+
+
 def test_a_laxer_target_is_never_dearer() -> None:
     serving = sheet("cost-performance", "serving")
     for i in range(1, len(serving.columns)):

@@ -25,7 +25,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import FLAGS, Part, alike, column, displayed, rounded, shown, split_header
+from xlperf.catalog.schema import FLAGS, Part, alike, column, displayed, questions, rounded, shown, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chips import RATE
@@ -124,10 +124,16 @@ class Result(pd.DataFrame):
             return str(pd.DataFrame(self).to_html(max_rows=MOST_ROWS))
         words = "<br>".join(map(text, content.words.split("\n")))
         shown = card(content.card) if content.card else table(content.shown)
-        titles = {name: name.replace("_", " ").capitalize() for name in content.tables}
-        more = "".join(f"<p>{text(titles[name])}</p>{table(block)}" for name, block in content.tables.items())
+        tables = [(_title_of(name, block[0][0].table), block) for name, block in content.tables.items()]
+        more = "".join(f"<p>{text(title)}</p>{table(block)}" for title, block in tables)
         notes = "<br>".join(map(text, content.notes))
         return f"<div>{_STYLE}<p><b>{words}</b></p>{shown}{more}<small>{notes}</small></div>"
+
+
+def _title_of(name: str, schema: str) -> str:
+    """Title of a table beside the answer to a question, as its sheet and the command have it."""
+    question = questions().get(schema.partition("_")[0])
+    return (question.tables if question else {}).get(name, name.replace("_", " ").capitalize())
 
 
 def _card_lines(results: Sequence[Shown]) -> list[str]:
@@ -236,8 +242,7 @@ class Plots(PlotAccessor):
             axes.annotate(f" {words}", (start + value, name), va="center")
         axes.invert_yaxis()
         axes.margins(x=0.2)
-        axes.set(xlabel=f"time ({times[0][0].unit})", title=_title(plan))
-        return axes
+        return _labelled(axes, xlabel=f"time ({times[0][0].unit})", title=_title(plan))
 
     def frontier(self, x: str | None = None, y: str | None = None, ax: Axes | None = None) -> Axes:
         """Rows over two columns, the rows that no other beats joined by a line; of ``serve`` the curve of a copy."""
@@ -256,8 +261,7 @@ class Plots(PlotAccessor):
         axes = _axes(ax)
         axes.scatter(*values, alpha=0.5)
         axes.plot(values[0][best], values[1][best], marker="o")
-        axes.set(xlabel=along.header, ylabel=up.header)
-        return axes
+        return _labelled(axes, xlabel=along.header, ylabel=up.header)
 
     def bands(self, column: str | None = None, ax: Axes | None = None) -> Axes:
         """A result of each row with its 80 % band."""
@@ -273,8 +277,7 @@ class Plots(PlotAccessor):
         places = np.arange(len(middle))
         axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", capsize=4)
         axes.set_yticks(places, self._names())  # names beside the bands: below them long ones overlap
-        axes.set(xlabel=f"{declared.header}, 80 % band", ylim=(len(middle) - 0.5, -0.5))
-        return axes
+        return _labelled(axes, xlabel=f"{declared.header}, 80 % band", ylim=(len(middle) - 0.5, -0.5))
 
     def bars(self, column: str | None = None, ax: Axes | None = None) -> Axes:
         """A column as bars, the rows in which it is largest; without one that of the result, of a chip its cost."""
@@ -292,8 +295,7 @@ class Plots(PlotAccessor):
         axes.barh(range(len(drawn)), [value for _, value in drawn])
         axes.set_yticks(range(len(drawn)), [label for label, _ in drawn])
         axes.invert_yaxis()
-        axes.set(xlabel=declared.header)
-        return axes
+        return _labelled(axes, xlabel=declared.header)
 
     @property
     def _block(self) -> dict[str, Part]:
@@ -356,7 +358,18 @@ def _log_ticks(axes: Axes) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter=NullFormatter())
+        axis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:,g}", minor_formatter=NullFormatter())
+
+
+def _labelled(axes: Axes, **words: Any) -> Axes:
+    """Axes with names and limits, and numbers with their thousands parted."""
+    from matplotlib.ticker import ScalarFormatter
+
+    axes.set(**words)
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(axis.get_major_formatter(), ScalarFormatter):
+            axis.set_major_formatter("{x:,.10g}")
+    return axes
 
 
 def _title(plan: Table) -> str:

@@ -13,7 +13,7 @@ from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.forms import answer_of, answers_of, answers_table, asked_form, form_of
-from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars
+from xlperf.explore.objectives import PLAN, TABLES, Answer
 from xlperf.explore.search import stacked
 from xlperf.explore.sessions import FLEET
 from xlperf.explore.spares import spares_answer
@@ -122,8 +122,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     names = [f"{rate:,g} requests/s, growth {percent(growth, 0)}" for rate, growth in cases]
     wanted = ("first_purchase", "present_cost", "cost_per_million_output_tokens", "buy_now_cost", "wait_cost",
               "value_of_waiting", "peak_power")  # fmt: skip
-    value, bought = results.number("value_of_waiting"), results["first_purchase"]
-    worth = value / results.number("present_cost")
+    bought, worth = results["first_purchase"], results.number("value_of_waiting") / results.number("present_cost")
     rates, growths = zip(*cases, strict=True)
     columns: Columns = [
         ("case", names), ("request_rate", [f"{rate:,g} requests/s" for rate in rates]), ("growth", growths),
@@ -134,7 +133,7 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     if not np.isfinite(worth).any():
         return Outcome([finding("no fleet")], [sheet_of("buy or wait", columns)], inputs.catalog, drawn)
     best, worst = (
-        f"{dollars(abs(value[row]))} {'cheaper' if value[row] > 0.0 else 'dearer'} than buying now with {names[row]}"
+        f"{percent(abs(worth[row]))} {'cheaper' if worth[row] > 0.0 else 'dearer'} than buying now with {names[row]}"
         for row in (np.nanargmax(worth), np.nanargmin(worth))
     )
     wins = int(np.nansum(worth > 0.0))
