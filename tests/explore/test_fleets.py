@@ -22,6 +22,7 @@ from xlperf.explore.objectives import TABLES
 from xlperf.explore.serve import serving_ways
 
 Asked = dict[str, Any]
+SERVER = 8.0
 
 
 @pytest.fixture(scope="module")

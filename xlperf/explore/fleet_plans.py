@@ -33,6 +33,7 @@ OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
 """Dispatch of tokens to experts, for attention replicas."""
 EQUAL = 0.005  # relative excess over the smallest fleet up to which fleets count as equal [-]
 _ALIKE = 0.02  # relative difference of speeds up to which they count as equal [-]
+_QUARTERS = 4.0  # steps of the share of accelerators of whole servers in use [-]
 FAR = 2.5  # ratio to the least need beyond which no engine and no option makes a mapping the best [-]
 NEVER = 3e8  # A latency that every request satisfies: ten years [s]
 ROUND = 1e-9
@@ -109,14 +110,15 @@ class Fleet(NamedTuple):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sort key: price of whole servers, trust, accelerators in use, speed of its users, size of the copy, no limit
-        of requests that run together, throughput.
+        """Sort key: price of whole servers, trust, quarters of the servers in use, size of the copy, accelerators
+        in use, speed of its users, no limit of requests that run together, throughput.
         """
         each = float(self.results.number("tokens_per_second_per_accelerator")[0])
         badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
         limited = not np.isnan(self.plan.number(RUNNING)[0])
         slow = float(np.round(log(np.fmax(self.tpot, ROUND)) / _ALIKE))
-        return self.price, badge, self.used, slow, float(self.plan.number(COUNT)[0]), limited, -each
+        used = float(np.round(_QUARTERS * self.used / self.accelerators))
+        return self.price, badge, used, float(self.plan.number(COUNT)[0]), self.used, slow, limited, -each
 
 
 def way_words(software: str, mode: str, sizes: Mapping[str, Any]) -> str:
@@ -176,10 +178,10 @@ class Probed(NamedTuple):
         return self.take(np.flatnonzero(near))
 
     def smallest(self) -> Probed:
-        """The plans by their copies; fleets within :data:`EQUAL` of their engine's smallest count as equal."""
+        """The plans by parts of their copies; fleets within :data:`EQUAL` of their engine's smallest count as equal."""
         least = least_of_keys(self.fleet, self.plans["software"]) if len(self.fleet) else self.fleet
         fleet = np.where(self.fleet <= (1.0 + EQUAL) * least, least, self.fleet)
-        return Probed(self.plans, fleet, self.plans.number(COUNT))
+        return Probed(self.plans, fleet, self.plans.number(COUNT) / parts_of(self.plans))
 
     def take(self, rows: np.ndarray) -> Probed:
         """Some of the plans."""
@@ -432,15 +434,20 @@ def in_copies(
     return with_columns(with_pools(plans, decoders, prefillers), concurrency=load)
 
 
-def in_parts(plans: Table) -> Table:
-    """Copies with two pools whose numbers of replicas have a common divisor, split into so many with equal shares."""
-    prefill = plans.number(PREFILL_COUNT)
+def parts_of(plans: Table) -> Array:
+    """Parts with equal shares of both pools that copies split into: the common divisor of their replicas. [-]"""
+    prefill = np.nan_to_num(plans.number(PREFILL_COUNT))
     pools = (plans.number(COUNT) - prefill) / replica_size(plans), prefill / replica_size(plans, PREFILL_POOL)
-    decoders, prefillers = (np.round(pool).astype(np.int64) for pool in pools)
-    parts = np.gcd(decoders, prefillers)
+    decoders, prefillers = (np.round(np.nan_to_num(pool)).astype(np.int64) for pool in pools)
+    return np.where(prefillers > 0, np.gcd(decoders, prefillers), 1).astype(np.float64)
+
+
+def in_parts(plans: Table) -> Table:
+    """Copies with two pools that split into several parts, as those parts."""
+    parts = parts_of(plans)
+    whole = {name: plans.number(name) / parts for name in (COUNT, PREFILL_COUNT)}
     load = np.ceil(plans.number(LOAD) / parts * (1.0 - ROUND))
-    split = with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load)
-    return split.take(np.flatnonzero(parts > 1))
+    return with_columns(plans, concurrency=load, **whole).take(np.flatnonzero(parts > 1.0))
 
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
