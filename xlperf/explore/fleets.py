@@ -78,11 +78,11 @@ class FleetSearch(PoolSearch):
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
         if WHOLE in parts:
-            best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
+            best_copies = [parts[WHOLE].best(EACH, self.rivals), parts[WHOLE].smallest().best(2, self.rivals)]
             # Where prompts take the room of requests, these wait for a place within the target of the first token.
-            best_copies.append(parts[WHOLE].best(1, "software", CHUNK))
+            best_copies.append(parts[WHOLE].best(1, self.rivals, CHUNK))
             if self.waiting > _PATIENT:  # waiting requests change the order of sizes
-                best_copies.append(parts[WHOLE].near(FAR).best(1, "software", TP, PP))
+                best_copies.append(parts[WHOLE].near(FAR).best(1, self.rivals, TP, PP))
             alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone), self.fastest_alone(parts[WHOLE].plans)]
         if DECODE in parts and PREFILL in parts:
@@ -200,7 +200,7 @@ class FleetSearch(PoolSearch):
         tried = {part: self.on_engines(part, own) for part, own in result.items()}
         more = self.probed(self.roomy(tried))
         result = self.promising({part: Probed.joined([result[part], more[part]]) for part in tried})
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if self.rivals == "software" else 1):
             tried = {part: self.untried(part, self.around(part, own)) for part, own in result.items()}
             fits = self.fits(tried)
             more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
@@ -210,12 +210,12 @@ class FleetSearch(PoolSearch):
         return result
 
     def around(self, part: str, known: Probed) -> Table:
-        """Neighbours of the best mappings, of each engine and inside a server: other options, degrees and budgets."""
-        near = known.best(EACH, "software").plans
+        """Neighbours of the best mappings, of each rival and inside a server: other options, degrees and budgets."""
+        near = known.best(EACH, self.rivals).plans
         inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
-        several = known.best(OF_SIZE, "software", TP, PP).best(EACH, "software").plans
+        several = known.best(OF_SIZE, self.rivals, TP, PP).best(EACH, self.rivals).plans
         return stacked([
-            self.beside(part, stacked([near, inside.best(SMALL, "software").plans])),
+            self.beside(part, stacked([near, inside.best(SMALL, self.rivals).plans])),
             crossed(several, CHUNK, CHUNKS[: 0 if part == DECODE else None]),
             *(self.between(part, near, engine) for engine in self.engines),
         ])  # fmt: skip
