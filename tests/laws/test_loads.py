@@ -189,18 +189,6 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
             hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])
 
 
-def test_a_pass_that_prompts_fill_exactly_is_no_larger_than_its_limit() -> None:
-    """Prompts whose number and tokens are no whole numbers fill a pass: rounding takes no graphs away."""
-    plans = changed(plans_of("continuous"), {"prompt_length": 32.0, "prefill_tokens": 512.0})
-    for hit in (0.1, 0.3, 0.5, 0.7, 0.9):
-        rates = [
-            evaluate(changed(plans, {"shared_prefix": share}), shipped())["max_request_rate"]
-            for share in (hit, hit + 1e-7)
-        ]
-        hold(f"hit rate {hit:g} and hardly more", ~(np.abs(rates[1] - rates[0]) > 5e-3 * rates[0]), plans,
-             before=rates[0], after=rates[1])  # fmt: skip
-
-
 @pytest.mark.parametrize("mode", ["continuous", "rate"])
 def test_fewer_polls_bring_the_first_token_earlier_only_by_fewer_passes(mode: str) -> None:
     """A scheduler that looks less often finds more prompts at once: the passes saved also show between tokens."""

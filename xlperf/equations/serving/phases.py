@@ -67,7 +67,6 @@ ENCODE_PARTS = ("encode_matrix", "encode_attention", "encode_vector", "encode_co
 """Time of the vision encoder for the images of a prompt by part, where requests have images. [s]"""
 BOUNDS = RESOURCES
 _CLEAR = 3.0  # ratio of two estimated savings above which their order is certain [-]
-_ROUNDING = 1e-9  # relative rounding of the tokens of a full pass, which is no larger than its limit [-]
 
 VECTOR_FLOP = 2.0  # FLOP per element that an element-wise kernel moves [FLOP]
 # Bytes of each of the two passes over a logit in top-p sampling [B]. Counted in vLLM's sampler: a radix sort of FP32
@@ -222,7 +221,7 @@ def _host(
         if core.families is not None and "prefill_kernels" in kernels[core.families[0]]:
             several = kernels[core.families[0]]["prefill_kernels"]
             launched_prefill = launched_prefill + core.share(model)[:, None] * several
-    pieces = shape.prefill_tokens <= deployment.graph_tokens * (1.0 + _ROUNDING)
+    pieces = shape.prefill_tokens <= deployment.graph_tokens
     launched_prefill = np.where(pieces[:, None], np.minimum(between + 1.0, launched_prefill), launched_prefill)
     launches = prefill * software["kernel_overhead_time"] * launched_prefill
     if some(plan.graphs == 0.0):
