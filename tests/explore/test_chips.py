@@ -134,7 +134,11 @@ def test_a_chip_of_a_table_is_the_chip_by_itself(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize(
     ("model", "accelerator", "speed", "experts"),
-    [("Meta-Llama-3.1-70B", "H200-SXM-141GB", 45.0, False), ("gpt-oss-120b", "H100-SXM-80GB", 60.0, True)],
+    [
+        ("Meta-Llama-3.1-70B", "H200-SXM-141GB", 45.0, False),
+        ("gpt-oss-120b", "H100-SXM-80GB", 60.0, True),
+        ("Kimi-K2-Instruct", "MI300X", 20.0, True),  # a copy of 256 in eight stages
+    ],
 )
 def test_a_chip_serves_what_brute_force_over_mappings_finds(
     catalog: Catalog, model: str, accelerator: str, speed: float, experts: bool
@@ -144,11 +148,12 @@ def test_a_chip_serves_what_brute_force_over_mappings_finds(
     (answer,) = answers_of(form_of("chip", first_words("chip") | asked), catalog)
     header = ["model", "accelerator", "num accelerators", "tensor parallel", "pipeline parallel", "expert parallel",
               "data parallel attention", "expert dispatch", "prefill tokens", "prompt length", "output length",
-              "precision", "tpot target", "mode"]  # fmt: skip
+              "precision", "kv precision", "tpot target", "mode"]  # fmt: skip
     rows = [
         [model, accelerator, size * stages, size, stages, group, copies, "nodes" if experts else None, chunk, 2000.0,
-         500.0, "fp8", 1000.0 / speed, "continuous"]
-        for size in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0) for stages in (1.0, 2.0, 4.0) if size * stages <= 64.0
+         500.0, "auto" if model.startswith("Kimi") else "fp8", "fp8", 1000.0 / speed, "continuous"]
+        for size in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0) for stages in (1.0, 2.0, 4.0, 8.0)
+        if size * stages <= (320.0 if experts else 64.0)
         for copies in {1.0, size} for group in ({1.0, size} if experts else {1.0})
         for chunk in (512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
-from xlperf.explore.fleet_mappings import CHUNKS, MOST_DENSE, WHOLE, FleetMappings
+from xlperf.explore.fleet_mappings import CHUNKS, WHOLE, FleetMappings
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COUNT,
@@ -38,7 +38,7 @@ from xlperf.explore.serve import replicas_of
 
 ENGINE = str(table_schema("inference").by_name["software"].default)  # serving engine for the comparison of accelerators
 BEST = 2  # mappings per accelerator that the search refines [-]
-_STAGES = (4.0,)  # trial pipeline stages [-]
+_STAGES = (2.0, 4.0, 8.0)  # trial pipeline stages [-]
 _COARSE = CHUNKS[:2]  # prefill token budgets of the first round [-]
 
 
@@ -101,11 +101,12 @@ class _Search:
 
     def coarse(self) -> Table:
         """Mappings of the first round."""
-        stages = (1.0, *_STAGES) if self.space.machines.own.stages else (1.0,)
-        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), stages=stages)
+        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), stages=(1.0, *_STAGES))
         size, replicas, group = (plans.number(name) for name in (TP, DPA, EP))
         ends = ((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))
-        return plans.take(np.flatnonzero(ends & ((plans.number(PP) == 1.0) | (replica_size(plans) <= MOST_DENSE))))
+        return plans.take(
+            np.flatnonzero(ends & ((plans.number(PP) == 1.0) | (replica_size(plans) <= self.space.most(WHOLE))))
+        )
 
     def finer(self, near: Table) -> Table:
         """Every expert group, dispatch and overlap around some plans, and the other prefill token budgets."""

@@ -36,7 +36,8 @@ from xlperf.explore.space import divisors
 WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
-"""Largest replicas: of dense models, in stages and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
+"""Largest replicas: of dense models and of prefill pools in the first round, and of others (EP 320 of DeepSeek-V3). [-]
+"""
 CHUNKS = (8192.0, 2048.0, 512.0, 1024.0, 4096.0, 16384.0, 24576.0, 32768.0)
 """Trial prefill token budgets, the default of plans first. [-]"""
 _STAGES, STAGED, _MOST_STAGES = (2.0, 4.0), 512.0, 8.0
@@ -81,8 +82,7 @@ class FleetMappings:
         if TP in self.given and part != PREFILL:
             return [self.given[TP]]
         machine, size = self.machine(part), self.demand.size
-        most = MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, machine.unit)
-        most = min(machine.most, MOST_RANKS, most)
+        most = self.most(part) if part != PREFILL else min(max(MOST_DENSE, machine.unit), machine.most)
         sizes = sorted({number for number in (*COPY_SIZES, machine.unit, MOST_RANKS) if number <= most})
         if size != size:
             return sizes
@@ -98,13 +98,18 @@ class FleetMappings:
         machine, stages = self.machine(part), list(_STAGES)
         if part != PREFILL and PP in self.given:
             stages = [self.given[PP]] if self.given[PP] > 1.0 else []
-        elif not machine.stages or (machine.is_fast and (found.number(TP) <= machine.inner).any()):
+        elif machine.is_fast and (found.number(TP) <= machine.inner).any():
             stages = []
         if not stages:
             return self.formats.take(slice(0))
         plans = self.mapped(part, [size for size in self.sizes(part) if size <= machine.unit], stages=stages)
-        plans = plans.take(np.flatnonzero(replica_size(plans) <= MOST_DENSE))
+        plans = plans.take(np.flatnonzero(replica_size(plans) <= self.most(part)))
         return plans if part == DECODE else crossed(plans, CHUNK, (STAGED, CHUNKS[0]))
+
+    def most(self, part: str) -> float:
+        """Accelerators of the largest replica that the search tries. [-]"""
+        machine = self.machine(part)
+        return min(MOST_RANKS if self.experts else max(MOST_DENSE, machine.unit), machine.most, MOST_RANKS)
 
     def machine(self, part: str) -> Machine:
         """The machine of a part of a fleet."""
@@ -170,7 +175,7 @@ class FleetMappings:
                 widths = {name: np.minimum(near.number(name), tensor) for name in (DPA, EP)}
                 plans = with_columns(near, pipeline_parallel=stages, tensor_parallel=tensor, **widths)
                 good = (stages >= 1.0) & (stages <= _MOST_STAGES) & (tensor >= 1.0) & (tensor == np.floor(tensor))
-                good &= (replica_size(plans) <= MOST_DENSE) & self.machine(part).stages
+                good &= replica_size(plans) <= self.most(part)
                 plans = with_columns(plans, num_accelerators=replica_size(plans)).take(np.flatnonzero(good))
                 result += [plans] if part == DECODE else [plans, crossed(plans, CHUNK, _STAGED_CHUNKS)]
         return result

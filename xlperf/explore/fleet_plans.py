@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, coded
+from xlperf.base.arrays import Array, coded, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
@@ -28,16 +28,18 @@ TP, PP, EP, DPA = DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_par
 PREFILL_POOL = "prefill_"  # start of the columns of the prefill pool
 PREFILL_COUNT, PREFILL_DEGREES = "prefill_accelerators", tuple(f"{PREFILL_POOL}{name}" for name in DEGREES)
 COUNT, LOAD = "num_accelerators", "concurrency"
-CHUNK = "prefill_tokens"
+CHUNK, RUNNING = "prefill_tokens", "max_running_batch"
 OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
 """Dispatch of tokens to experts, for attention replicas."""
 EQUAL = 0.005  # relative excess over the smallest fleet up to which fleets count as equal [-]
+_ALIKE = 0.02  # relative difference of speeds up to which they count as equal [-]
+_QUARTERS = 4.0  # steps of the share of accelerators of whole servers in use [-]
 FAR = 2.5  # ratio to the least need beyond which no engine and no option makes a mapping the best [-]
 NEVER = 3e8  # A latency that every request satisfies: ten years [s]
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
-    *PREFILL_DEGREES, CHUNK, LOAD, *OPTIONS,
+    *PREFILL_DEGREES, CHUNK, RUNNING, LOAD, *OPTIONS,
 )  # fmt: skip
 """Columns that distinguish the plans of a fleet search."""
 
@@ -92,6 +94,7 @@ class Fleet(NamedTuple):
     used: float  # accelerators of whole copies
     accelerators: float  # of whole servers
     price: float  # of whole servers, with other prefill accelerators counted at their price ratio [-]
+    tpot: float = float("nan")  # of its users [s]
     curve: Array = np.zeros((2, 0))  # output tokens per second per user and per accelerator, (2, loads), on request
 
     @property
@@ -106,11 +109,16 @@ class Fleet(NamedTuple):
         return way_words(*self.way, sizes | {"copy_size": float(self.plan.number(COUNT)[0])})
 
     @property
-    def order(self) -> tuple[float, float, float, float, float]:
-        """Sort key: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
+    def order(self) -> tuple[float, ...]:
+        """Sort key: price of whole servers, trust, quarters of the servers in use, size of the copy, accelerators
+        in use, speed of its users, no limit of requests that run together, throughput.
+        """
         each = float(self.results.number("tokens_per_second_per_accelerator")[0])
         badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
-        return self.price, badge, self.used, float(self.plan.number(COUNT)[0]), -each
+        limited = not np.isnan(self.plan.number(RUNNING)[0])
+        slow = float(np.round(log(np.fmax(self.tpot, ROUND)) / _ALIKE))
+        used = float(np.round(_QUARTERS * self.used / self.accelerators))
+        return self.price, badge, used, float(self.plan.number(COUNT)[0]), self.used, slow, limited, -each
 
 
 def way_words(software: str, mode: str, sizes: Mapping[str, Any]) -> str:
@@ -170,10 +178,10 @@ class Probed(NamedTuple):
         return self.take(np.flatnonzero(near))
 
     def smallest(self) -> Probed:
-        """The plans by their copies; fleets within :data:`EQUAL` of their engine's smallest count as equal."""
+        """The plans by parts of their copies; fleets within :data:`EQUAL` of their engine's smallest count as equal."""
         least = least_of_keys(self.fleet, self.plans["software"]) if len(self.fleet) else self.fleet
         fleet = np.where(self.fleet <= (1.0 + EQUAL) * least, least, self.fleet)
-        return Probed(self.plans, fleet, self.plans.number(COUNT))
+        return Probed(self.plans, fleet, self.plans.number(COUNT) / parts_of(self.plans))
 
     def take(self, rows: np.ndarray) -> Probed:
         """Some of the plans."""
@@ -282,19 +290,21 @@ class Pairs(NamedTuple):
         return np.asarray(demand.users / decode_time), np.asarray(decode_time / (decode_time + self.first))
 
 
-def whole_replicas(pairs: Pairs, rate: Array, share: Array, demand: Demand) -> Array:
+def whole_replicas(pairs: Pairs, rate: Array, share: Array, demand: Demand, close: float) -> Array:
     """Estimated whole numbers of decode and prefill replicas for a rate and its timely share, (pool, rows). [-]
+
+    ``close``: part of a replica that the estimate may be wrong by.
 
     Users in flight come back sooner from decode replicas that are not full, and need more prefill replicas.
     """
-    decoders = np.ceil(rate * share / pairs.decode)
+    decoders = np.maximum(np.ceil(rate * share / pairs.decode - close), 1.0)
     if demand.is_rate:
-        return np.stack([decoders, np.ceil(rate * share / pairs.prefill)])
+        return np.stack([decoders, np.ceil(rate * share / pairs.prefill - close)])
     places, time = decoders * pairs.batch, pairs.batch / pairs.decode
     for _ in range(_SOLVED):
         filled = np.minimum(demand.users / (places * (1.0 + pairs.first / time)), 1.0)
         time = pairs.batch / pairs.decode * (1.0 - _BATCHED * (1.0 - filled))
-    return np.stack([decoders, np.ceil(places * filled / time / pairs.prefill)])
+    return np.stack([decoders, np.ceil(places * filled / time / pairs.prefill - close)])
 
 
 def degrees_of(size: float, every: bool) -> list[float]:
@@ -411,17 +421,33 @@ def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
     return with_columns(plans, num_accelerators=decoders * replica_size(plans) + prefill, prefill_accelerators=prefill)
 
 
+def shared_loads(users: Array, loads: Array) -> Array:
+    """Requests in flight of each of the fewest copies of some largest loads that ``users`` share evenly. [-]"""
+    return np.asarray(np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND)))
+
+
 def in_copies(
     plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array, given: float
-) -> tuple[Table, Array]:
-    """Copies of given numbers of replicas that share ``users`` or have a ``given`` load each, and their number.
-
-    A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
-    """
-    parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
-    copies = copies * parts
+) -> Table:  # fmt: skip
+    """Copies of given numbers of replicas that share ``users`` or have a ``given`` load each."""
     load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
-    return with_columns(with_pools(plans, decoders / parts, prefillers / parts), concurrency=load), copies
+    return with_columns(with_pools(plans, decoders, prefillers), concurrency=load)
+
+
+def parts_of(plans: Table) -> Array:
+    """Parts with equal shares of both pools that copies split into: the common divisor of their replicas. [-]"""
+    prefill = np.nan_to_num(plans.number(PREFILL_COUNT))
+    pools = (plans.number(COUNT) - prefill) / replica_size(plans), prefill / replica_size(plans, PREFILL_POOL)
+    decoders, prefillers = (np.round(np.nan_to_num(pool)).astype(np.int64) for pool in pools)
+    return np.where(prefillers > 0, np.gcd(decoders, prefillers), 1).astype(np.float64)
+
+
+def in_parts(plans: Table) -> Table:
+    """Copies with two pools that split into several parts, as those parts."""
+    parts = parts_of(plans)
+    whole = {name: plans.number(name) / parts for name in (COUNT, PREFILL_COUNT)}
+    load = np.ceil(plans.number(LOAD) / parts * (1.0 - ROUND))
+    return with_columns(plans, concurrency=load, **whole).take(np.flatnonzero(parts > 1.0))
 
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -430,10 +456,7 @@ def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.asarray(codes[: len(first), None] == codes[len(first) :])
 
 
-_PCIE, _SWITCHED = 64e9, ("switch", "fully-connected")
-"""Links up to PCIe 5 [B/s], over which stages send less than tensor-parallel ranks; topologies of servers with stages:
-engines run none in a torus or a ring.
-"""
+_PCIE = 64e9  # links up to PCIe 5, over which stages send less than tensor-parallel ranks [B/s]
 
 
 class Machine(NamedTuple):
@@ -445,7 +468,6 @@ class Machine(NamedTuple):
     most: float  # accelerators of the network
     inner: float  # of its innermost tier
     is_fast: bool  # whether links inside a server are faster than PCIe
-    stages: bool  # whether servers are joined by switches, so that a copy may have pipeline stages
 
     @staticmethod
     def of(plans: Table, catalog: Catalog) -> Machine:
@@ -455,9 +477,8 @@ class Machine(NamedTuple):
         networks = catalog.tables["networks"]
         inner = float(networks.number("size")[tiers[0]]) if len(tiers) else np.inf
         is_fast = len(tiers) == 0 or bool(networks.number("link_bandwidth")[tiers[0]] > _PCIE)
-        stages = len(tiers) > 1 and str(networks.text("topology")[tiers[0]]) in _SWITCHED
         server = 1.0 if in_slices(plans, catalog) else unit
-        return Machine(str(plans.text("accelerator")[0]), unit, server, most, inner, is_fast, stages)
+        return Machine(str(plans.text("accelerator")[0]), unit, server, most, inner, is_fast)
 
 
 class Machines(NamedTuple):

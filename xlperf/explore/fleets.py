@@ -13,93 +13,59 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
-from xlperf.explore.fleet_mappings import CHUNKS, DECODE, PREFILL, STAGED, WHOLE, FleetMappings
+from xlperf.explore.fleet_mappings import CHUNKS, DECODE, PREFILL, STAGED, WHOLE
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COUNT,
-    DEGREES,
-    DISPATCH,
     DPA,
-    EQUAL,
     FAR,
     LOAD,
     NEVER,
     ONE,
-    OPTIONS,
     PP,
-    PREFILL_POOL,
     ROUND,
+    RUNNING,
     TP,
     TWO,
-    Demand,
     Fleet,
-    Machines,
-    Pairs,
     Probed,
-    TriedNumbers,
     at_targets,
     copies_of_replicas,
     crossed,
     distinct_keys,
     first_of_keys,
     first_ways,
-    in_copies,
-    least_numbers,
-    least_of_keys,
     replica_size,
-    same_values,
-    whole_replicas,
+    shared_loads,
     with_columns,
-    with_pools,
 )
+from xlperf.explore.fleet_pools import SMALL, PoolSearch
 from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
 
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
-PAIRS, SMALL, SAME = 20, 2, 2
-"""Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
-inside a server, and the number with replicas of equal sizes. [-]
-"""
-LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
 _HOPELESS = 1.4
 """Ratio to the least need beyond which a way is not refined if only the cheapest is asked for: refinement lowers needs
 by a quarter at most. [-]
 """
+_ROUNDS = 3  # rounds of neighbours of the best mappings [-]
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
-_SPREADS = (0.15, 0.05, 0.015)
-"""Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
-their engine are pairs that get further numbers. [-]
-"""
-_ENDS = (0.4, 5.0)  # range of the numbers of prefill replicas over their estimate [-]
-_LIKELY = (0.97, 1.12)
-"""First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
 _PATIENT = 0.1  # longest wait over the decode time from which the best copy of every size is tried [-]
-_WAITING = 0.01  # largest share of the requests in flight that wait, without a TTFT target [-]
-_LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
-"""Loads per evaluation, and their range around a feasible or estimated load. [-]"""
-
-STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second", "queue_time")
-"""Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
+_SEVERAL = (1.0, 2.0)  # range of the loads of several replicas over an even share [-]
 
 
-class FleetSearch(FleetMappings):
+def without_limit(plans: Table) -> Table:
+    """Plans without their limit of requests that run together."""
+    return with_columns(plans.take(np.flatnonzero(~np.isnan(plans.number(RUNNING)))), max_running_batch=np.nan)
+
+
+class FleetSearch(PoolSearch):
     """The search for fleets of one demand."""
-
-    def __init__(
-        self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
-        wide_cache: str = "",
-    ) -> None:  # fmt: skip
-        super().__init__(formats, engines, demand, machines, catalog, wide_cache)
-        self.rivals, self.known = "software", set[object]()
-        self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
-        decoding = (self.output - 1.0) * demand.tpot
-        self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
 
     def fleets(self, modes: Sequence[str], all_engines: bool = True) -> list[Fleet]:
         """The cheapest fleet of each engine and mode that serves the demand, the cheapest first.
@@ -112,30 +78,47 @@ class FleetSearch(FleetMappings):
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
         if WHOLE in parts:
-            best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
+            best_copies = [parts[WHOLE].best(EACH, self.rivals), parts[WHOLE].smallest().best(2, self.rivals)]
+            # Where prompts take the room of requests, these wait for a place within the target of the first token.
+            best_copies.append(parts[WHOLE].best(1, self.rivals, CHUNK))
             if self.waiting > _PATIENT:  # waiting requests change the order of sizes
-                best_copies.append(parts[WHOLE].near(FAR).best(1, "software", TP, PP))
+                best_copies.append(parts[WHOLE].near(FAR).best(1, self.rivals, TP, PP))
             alone = self.queued(Probed.joined(best_copies).plans)
-            items += [alone, self.of_several(alone)]
+            items += [alone, self.of_several(alone), self.fastest_alone(parts[WHOLE].plans)]
         if DECODE in parts and PREFILL in parts:
             items.append(self.two_pools(parts[DECODE], parts[PREFILL]))
         items = [plans for plans in items if len(plans)]
         if not items:
             return []
         plans = stacked(items)
+        plans = stacked([plans, without_limit(plans)])
         results = evaluate(plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
         every = [self.fleet(plans.take([row]), results.take([row])) for row in feasible]
+        if every:
+            loads = shared_loads(np.array([fleet.users for fleet in every]), plans.number(LOAD)[feasible])
+            paces = self.paces(plans.take(feasible), loads).tolist()
+            every = [fleet._replace(tpot=pace) for fleet, pace in zip(every, paces, strict=True)]
         return first_ways(sorted(every, key=lambda fleet: fleet.order))
 
-    def fleet(self, plan: Table, results: Table) -> Fleet:
-        """The fleet of copies of a plan."""
-        load, users = float(plan.number(LOAD)[0]), self.demand.users
-        users = users if users == users else self.demand.rate * float(results.number("latency")[0])
-        counts = self.machines.counts(plan, np.ceil(users / load * (1.0 - ROUND)))
-        whole = self.machines.in_servers(counts)
-        used, accelerators = (float((own + other)[0]) for own, other in (counts, whole))
-        return Fleet(plan, results, users, used, accelerators, float(self.machines.priced(whole)[0]))
+    def paces(self, plans: Table, loads: Array | float) -> Array:
+        """Times per token of plans at the loads of the demand, which may be far below their largest. [s]"""
+        plans = plans if self.demand.load == self.demand.load else with_columns(plans, concurrency=loads)
+        results = evaluate(plans, self.catalog, results=("fits", "tpot"))
+        return np.where(results.number("fits") == 1.0, results.number("tpot"), np.inf)
+
+    def fastest_alone(self, plans: Table) -> Table:
+        """Of copies one of which serves all users, the fastest of each engine and number of accelerators."""
+        demand = self.demand
+        users = max(demand.rate * (self.output - 1.0) * demand.tpot if demand.is_rate else demand.users, 1.0)
+        plans = plans.take(
+            np.flatnonzero((plans.number(LOAD) >= users) & (plans.number(COUNT) <= self.machines.own.unit))
+        )
+        if not len(plans):
+            return plans
+        order = np.argsort(self.paces(plans, np.ceil(users)), kind="stable")
+        keys = zip(plans["software"][order].tolist(), plans.number(COUNT)[order].tolist(), strict=True)
+        return plans.take(first_of_keys(order, list(keys), 1))
 
     # --- mappings
 
@@ -217,20 +200,32 @@ class FleetSearch(FleetMappings):
         tried = {part: self.on_engines(part, own) for part, own in result.items()}
         more = self.probed(self.roomy(tried))
         result = self.promising({part: Probed.joined([result[part], more[part]]) for part in tried})
-        tried = {}
-        for part, known in result.items():
-            near = known.best(EACH, "software").plans
-            inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
-            parted = [self.beside(part, stacked([near, inside.best(SMALL, "software").plans]))]
-            several = known.best(OF_SIZE, "software", TP, PP).best(EACH, "software").plans
-            parted += [] if part == DECODE else [crossed(several, CHUNK, CHUNKS)]
-            parted += [self.between(part, near, engine) for engine in self.engines]
-            parted = [plans for plans in parted if len(plans)]
-            if parted:
-                tried[part] = stacked(parted)
-        fits = self.fits(tried)
-        more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
-        return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
+        for _ in range(_ROUNDS if self.rivals == "software" else 1):
+            tried = {part: self.untried(part, self.around(part, own)) for part, own in result.items()}
+            fits = self.fits(tried)
+            more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
+            if not any(len(own.plans) for own in more.values()):
+                break
+            result = {part: Probed.joined([own, more[part]]) for part, own in result.items()}
+        return result
+
+    def around(self, part: str, known: Probed) -> Table:
+        """Neighbours of the best mappings, of each rival and inside a server: other options, degrees and budgets."""
+        near = known.best(EACH, self.rivals).plans
+        inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
+        several = known.best(OF_SIZE, self.rivals, TP, PP).best(EACH, self.rivals).plans
+        return stacked([
+            self.beside(part, stacked([near, inside.best(SMALL, self.rivals).plans])),
+            crossed(several, CHUNK, CHUNKS[: 0 if part == DECODE else None]),
+            *(self.between(part, near, engine) for engine in self.engines),
+        ])  # fmt: skip
+
+    def untried(self, part: str, plans: Table) -> Table:
+        """Plans that no round has tried before."""
+        keys = [(part, CHUNK, *key) for key in distinct_keys(plans)]
+        rows = [row for row, key in enumerate(keys) if key not in self.known]
+        self.known.update(keys)
+        return plans.take(rows)
 
     def promising(self, known: Mapping[str, Probed]) -> dict[str, Probed]:
         """Parts with plans; if only the cheapest way is asked for, those of engines and pools that come near it."""
@@ -296,13 +291,19 @@ class FleetSearch(FleetMappings):
             copies = demand.rate / (rate * share) if demand.is_rate else demand.users / (load * share)
         stated = np.where(reached, np.maximum(np.round(load * share), 1.0), demand.load)
         plans = with_columns(plans, concurrency=stated)
-        return Probed.of(plans, np.ceil(copies * (1.0 - ROUND)) * size, copies * size)
+        return Probed.of(
+            plans, np.ceil(copies * (1.0 - ROUND)) * size, (np.maximum(copies, 1.0) + ROUND * copies) * size
+        )
 
     def queued(self, plans: Table) -> Table:
         """Plans of copies at the largest load within the targets, including requests that wait for memory."""
-        if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
+        if self.demand.first >= NEVER or not len(plans):
             return plans
-        return self.filled(plans, plans.number(LOAD), (1.0, 1.0 + min(self.waiting, 1.0)))
+        batches, _ = at_targets(self.targeted(WHOLE, with_columns(plans, concurrency=np.nan)), self.catalog)
+        every = stacked([plans, self.limited(plans, batches)])
+        if self.demand.load == self.demand.load:
+            return every
+        return self.filled(every, every.number(LOAD), (1.0, 1.0 + min(2.0 * self.waiting, 1.0)))
 
     def of_several(self, plans: Table) -> Table:
         """Plans with few requests as copies of several replicas."""
@@ -310,181 +311,3 @@ class FleetSearch(FleetMappings):
             return plans.take(slice(0))
         several = copies_of_replicas(plans, self.machines.own.most)
         return self.filled(several, several.number(LOAD), _SEVERAL) if len(several) else several
-
-    # --- two pools
-
-    def two_pools(self, decode: Probed, prefill: Probed) -> Table:
-        """Plans of two pools at their largest loads, the cheapest of each engine."""
-        pairs = self.paired(decode, prefill)
-        if not len(pairs.batch):
-            return pairs.plans
-        if self.demand.size == self.demand.size:
-            return self.divided(pairs).best(2, "software").plans
-        tried = self.sized(pairs)
-        if not len(tried.plans):
-            return tried.plans
-        best = tried.best(2, "software").plans
-        return best if self.demand.load == self.demand.load else self.filled(best, best.number(LOAD), _FILLED)
-
-    def paired(self, decode: Probed, prefill: Probed) -> Pairs:
-        """The cheapest pairs of a decode and a prefill mapping of each engine that one plan can state."""
-        decoders, prefillers = (part.plans for part in (decode, prefill))
-        same = np.ones((len(decoders), len(prefillers)), dtype=bool)
-        for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
-            if name in decoders:
-                same &= same_values(decoders[name], prefillers[name])
-        for name in OPTIONS if self.experts else ():
-            free = self.free(DECODE, name, decoders)[:, None] | self.free(PREFILL, name, prefillers)
-            same &= free | same_values(decoders[name], prefillers[name])
-        rows, columns = np.nonzero(same)
-        # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
-        size, other_size = replica_size(decoders)[rows], replica_size(prefillers)[columns]
-        rates = other_size / prefill.need[columns], size / decode.need[rows]
-        prompts = np.maximum(prefillers.number(CHUNK)[columns] / self.prompt, 1.0)
-        first = np.where(self.demand.first < NEVER, self.demand.first, prompts / rates[0])
-        numbers = *rates, decoders.number(LOAD)[rows], first
-        pairs = Pairs(decoders, *numbers)
-        rate, share = pairs.rates(self.demand, self.output)
-        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
-        own, others = whole_replicas(pairs, rate, share, self.demand)
-        whole = self.machines.priced((own * size, others * other_size))
-        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
-        engines, rivals = decoders["software"][rows], decoders[self.rivals][rows]
-        deep = decoders.number(PP)[rows], prefillers.number(PP)[columns]
-        keys = engines, size, other_size, *deep
-        sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
-        order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, rivals[order].tolist(), PAIRS // len(self.demand.queues))
-        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
-        best = np.union1d(cheap, first_of_keys(small, rivals[small].tolist(), SMALL))
-        rows, columns = rows[best], columns[best]
-        plans = decoders.take(rows)
-        chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}
-        chosen[CHUNK] = prefillers.number(CHUNK)[columns]
-        if self.machines.unlike:
-            chosen["prefill_accelerator"] = np.full(len(rows), self.machines.prefill.accelerator, dtype=object)
-        if self.experts:
-            for name in OPTIONS:
-                chosen[name] = np.where(self.free(DECODE, name, plans), prefillers[name][columns], plans[name])
-            copied = plans.number("redundant_experts"), prefillers.number("redundant_experts")[columns]
-            chosen["redundant_experts"] = np.maximum(*copied)
-        return Pairs(with_columns(plans, **chosen), *(values[best] for values in numbers))
-
-    def free(self, part: str, option: str, plans: Table) -> np.ndarray:
-        """Whether any value of an option suits replicas: they dispatch no tokens to experts, or only inside a node."""
-        inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
-        return np.asarray((plans.number(DPA) == 1.0) | inside)
-
-    def sized(self, pairs: Pairs) -> Probed:
-        """Pools of pairs in whole replicas, within the targets.
-
-        Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
-        """
-        demand, queues = self.demand, len(self.demand.queues)
-        wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
-        pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
-        rate, share = pairs.rates(self.demand, self.output)
-        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
-        most = min(self.machines.own.most, LARGEST)
-        copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
-        if demand.load == demand.load and not demand.is_rate:
-            copies = np.full(len(copies), np.ceil(demand.users / demand.load))
-        estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
-        flying = rate * (pairs.batch / pairs.decode + wait) if demand.is_rate else demand.users + 0.0 * rate
-        numbers, results = TriedNumbers(estimates[0]), []
-        for spread in _SPREADS:
-            index, decoders = numbers.fresh(spread)
-            if len(index):
-                plans, needed = pairs.plans.take(index), estimates[1][index]
-                fewest = self.fewest(plans, decoders, needed, flying[index], copies[index], numbers.bound[index])
-                results.append(Probed.of(*fewest))
-                numbers.add(index, decoders, fewest.fleet)
-            numbers.keep(pairs.plans[self.rivals], 1.0 + spread)
-        return Probed.joined(results).smallest()
-
-    def fewest(
-        self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array, known: Array
-    ) -> Probed:  # fmt: skip
-        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
-
-        Fleets that cannot come near the smallest of their engine, or a ``known`` one, stay out.
-        """
-
-        def tried(rows: np.ndarray, prefillers: Array) -> tuple[Probed, np.ndarray]:
-            return self.serving(plans.take(rows), decoders[rows], prefillers, users[rows], copies[rows])
-
-        def near(low: Array, fleet: Array) -> np.ndarray:
-            least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
-            best = (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans[self.rivals])
-            return np.asarray(least <= np.minimum(best, (1.0 + EQUAL) * known))
-
-        ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
-        prefillers, fleet, need = least_numbers(ends, np.outer(estimates, _LIKELY), tried, near)
-        return Probed(in_copies(plans, decoders, prefillers, users, copies, self.demand.load)[0], fleet, need)
-
-    def serving(
-        self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
-    ) -> tuple[Probed, np.ndarray]:
-        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill."""
-        plans, copies = in_copies(plans, decoders, prefillers, users, copies, self.demand.load)
-        results = evaluate(plans, self.catalog, results=STATE)
-        good = self.demand.kept(results) & (held := self.held(plans, results))
-        short = (results.number("ttft") > self.demand.first) | ~held
-        if self.demand.is_rate:
-            served = results.number("tokens_per_second") / self.output * copies
-            few = served < self.demand.rate * (1.0 - ROUND)
-            good, short = good & ~few, short | few
-        counts = self.machines.counts(plans, copies)
-        prices = [self.machines.priced(each) for each in (self.machines.in_servers(counts), counts)]
-        return Probed(plans, *(np.where(good, price, np.inf) for price in prices)), short
-
-    def held(self, plans: Table, results: Table) -> np.ndarray:
-        """Whether hardly a request in flight waits for a prefill or a place; with a TTFT target some may."""
-        if self.demand.first < NEVER:
-            return np.ones(len(plans), dtype=bool)
-        replicas, users = plans.number(COUNT) / replica_size(plans), plans.number(LOAD)
-        waiting = results.number("tokens_per_second") / self.output * results.number("queue_time")
-        places = users <= results.number("max_batch_size") * replicas * (1.0 + ROUND)
-        one = np.isnan(plans.number("prefill_accelerators"))
-        return np.asarray(np.where(one, places, waiting <= _WAITING * users))
-
-    def divided(self, pairs: Pairs) -> Probed:
-        """Pools that share a given number of accelerators, at their largest loads."""
-        total = self.demand.size
-        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
-        tried: list[tuple[float, ...]] = []
-        for row in range(len(size)):
-            number = np.arange(1.0, total // size[row] + 1.0)
-            left = (total - number * size[row]) / other[row]
-            whole = (left >= 1.0) & (left == np.floor(left))
-            number, left = number[whole], left[whole]
-            rate = np.minimum(number * pairs.decode[row], left * pairs.prefill[row])
-            load = rate * pairs.batch[row] / pairs.decode[row]
-            near = np.argsort(-rate, kind="stable")[:PAIRS].tolist()
-            tried += [(row, number[best], left[best], load[best]) for best in near]
-        rows, decoders, prefillers, loads = np.array(tried).reshape(-1, 4).T
-        plans = with_pools(pairs.plans.take(rows.astype(np.int64)), decoders, prefillers)
-        if not len(plans):
-            return Probed(plans, np.zeros(0), np.zeros(0))
-        plans = self.filled(plans, loads, _SIZED)
-        results = evaluate(plans, self.catalog)
-        used = np.array([self.fleet(plans.take([row]), results.take([row])).used for row in range(len(plans))])
-        return Probed.of(plans, used, used)
-
-    def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
-        """Plans at the largest load within the targets, in a range around given loads."""
-        if self.demand.load == self.demand.load:
-            loads, ends = np.full(len(plans), self.demand.load), (1.0, 1.0)
-        low, high = ends[0] * loads, ends[1] * loads
-        best = np.zeros(len(plans))
-        for _ in range(2):
-            steps = np.maximum(np.floor(np.linspace(low, high, _LOADS)), 1.0)
-            index = np.tile(np.arange(len(plans)), _LOADS)
-            tried = with_columns(plans.take(index), concurrency=steps.ravel())
-            results = evaluate(tried, self.catalog, results=STATE)
-            good = (self.demand.kept(results) & self.held(tried, results)).reshape(steps.shape)
-            best = np.maximum(best, np.where(good, steps, 0.0).max(axis=0))
-            width = (high - low) / (_LOADS - 1.0)
-            low, high = np.maximum(best, 1.0), np.maximum(best + width, 1.0)
-        rows = np.flatnonzero(best >= 1.0)
-        return with_columns(plans.take(rows), concurrency=best[rows])

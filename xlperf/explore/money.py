@@ -18,7 +18,18 @@ from xlperf.engine.prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tco import break_even_load
 from xlperf.equations.serving.vision import encode_pool_size
-from xlperf.explore.fleet_plans import COUNT, LOAD, ROUND, TWO, Demand, Fleet, Machines, in_slices, with_columns
+from xlperf.explore.fleet_plans import (
+    COUNT,
+    LOAD,
+    ROUND,
+    TWO,
+    Demand,
+    Fleet,
+    Machines,
+    in_slices,
+    shared_loads,
+    with_columns,
+)
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 from xlperf.explore.search import stacked
 
@@ -266,8 +277,7 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
 def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
     """Fleets with a copy at its share of the requests in flight, unless the form states it: it may be far from full."""
     loads = np.array([float(fleet.plan.number(LOAD)[0]) for fleet in fleets])
-    users = np.array([fleet.users for fleet in fleets])
-    shares = np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND))
+    shares = shared_loads(np.array([fleet.users for fleet in fleets]), loads)
     rows = np.flatnonzero((shares < loads) & np.isnan(form.number(LOAD)[0]))
     if not len(rows):
         return fleets

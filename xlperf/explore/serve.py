@@ -38,7 +38,8 @@ from xlperf.explore.fleet_plans import (
     way_words,
     with_columns,
 )
-from xlperf.explore.fleets import STATE, FleetSearch
+from xlperf.explore.fleet_pools import STATE
+from xlperf.explore.fleets import FleetSearch
 from xlperf.explore.money import (
     MANY_USERS,
     NEARLY_FULL,

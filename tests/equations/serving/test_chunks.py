@@ -130,3 +130,14 @@ def test_no_pass_is_replayed_where_steps_are_not() -> None:
         plans = table_from_rows("inference", list(row), [list(row.values())], nowhere)
         result = evaluate_table(plans, load_catalog())
         assert sentence in result.text("reason")[0] and np.isnan(result.number("tpot")[0])
+
+
+@pytest.mark.parametrize("hit", [0.3, 0.7])
+def test_prompts_that_fill_a_pass_exactly_keep_its_graphs_and_tiles(hit: float) -> None:
+    """22.4 or 9.6 new tokens a prompt in passes of 512: rounding made them larger, and the rate a third lower."""
+    header = ["model", "accelerator", "num accelerators", "tensor parallel", "prompt length", "output length",
+              "precision", "prefill tokens", "software", "mode", "concurrency", "shared prefix"]  # fmt: skip
+    plan = ["Llama3-8B", "B200-SXM-180GB", 8, 8, 32, 127, "bf16", 512, "vllm", "continuous", 4]
+    table = table_from_rows("inference", header, [[*plan, share] for share in (hit, hit + 1e-7)], nowhere)
+    exact, more = evaluate_table(table, load_catalog()).number("max_request_rate")
+    assert exact == pytest.approx(more, rel=1e-6)

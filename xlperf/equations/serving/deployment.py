@@ -32,6 +32,7 @@ _OF_DEMAND = (
     *("batch_size", "prompts_together"),
 )
 _MANY = 256  # rows from which packed arrays select rows faster [-]
+_ROUNDING = 1e-9  # relative rounding of the tokens of a pass [-]
 _SLOTS_IN_TURN = 3.0  # most state slots per request with a prefix cache but no overlap buffers (SGLang: no_buffer) [-]
 
 
@@ -357,8 +358,10 @@ def serving_shape(plan: InferencePlan, batching: Batching, popularity: Popularit
     prompts, drafted = batching.own_prompts, 1.0 + plan.drafted_tokens
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
     new = plan.own_tokens / batching.passes
+    # Prompts that fill a pass exactly: rounding neither opens a tile nor outgrows graphs.
+    full = np.abs(prompts * new - plan.prefill_tokens) <= _ROUNDING * plan.prefill_tokens
     return ServingShape(
-        prefill_tokens=prompts * new,
+        prefill_tokens=np.where(full, plan.prefill_tokens, prompts * new),
         decode_tokens=sequences * drafted,
         prefill_routed=batching.prompts * new,
         decode_routed=batching.sequences * drafted,

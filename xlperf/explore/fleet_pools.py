@@ -1,0 +1,285 @@
+"""Two pools of a fleet: the cheapest pairs of a decode and a prefill mapping, and their numbers of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.explore.fleet_mappings import DECODE, PREFILL, FleetMappings
+from xlperf.explore.fleet_plans import (
+    CHUNK,
+    COUNT,
+    DEGREES,
+    DISPATCH,
+    DPA,
+    EQUAL,
+    LOAD,
+    NEVER,
+    OPTIONS,
+    PP,
+    PREFILL_POOL,
+    ROUND,
+    TP,
+    Demand,
+    Fleet,
+    Machines,
+    Pairs,
+    Probed,
+    TriedNumbers,
+    first_of_keys,
+    in_copies,
+    in_parts,
+    least_numbers,
+    least_of_keys,
+    replica_size,
+    same_values,
+    whole_replicas,
+    with_columns,
+    with_pools,
+)
+from xlperf.explore.mappings import started
+from xlperf.explore.search import stacked
+
+_CLOSE = {0.0: 20, 0.1: 10}
+"""Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, by the part of a replica that
+estimates of their numbers may be wrong by.
+"""
+SPLITS, SMALL, SAME = 20, 2, 2
+"""Divisions of a given copy between two pools; cheapest pairs with replicas inside a server, and pairs with replicas of
+equal sizes. [-]
+"""
+LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
+_SPREADS = (0.15, 0.05, 0.015)
+"""Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
+their engine are pairs that get further numbers. [-]
+"""
+_ENDS = (0.4, 5.0)  # range of the numbers of prefill replicas over their estimate [-]
+_LIKELY = (0.97, 1.12)
+"""First trial numbers of prefill replicas over their estimate: most fleets need a number between them. [-]"""
+_WAITING = 0.01  # largest share of the requests in flight that wait, without a TTFT target [-]
+_LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
+"""Loads per evaluation, and their range around a feasible or estimated load. [-]"""
+
+STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second", "queue_time")
+"""Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
+
+
+class PoolSearch(FleetMappings):
+    """Loads of copies within the targets, and sizes of separate pools, for one demand."""
+
+    def __init__(
+        self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
+        wide_cache: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(formats, engines, demand, machines, catalog, wide_cache)
+        self.rivals, self.known = "software", set[object]()
+        self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
+        decoding = (self.output - 1.0) * demand.tpot
+        self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
+
+    def fleet(self, plan: Table, results: Table) -> Fleet:
+        """The fleet of copies of a plan."""
+        load, users = float(plan.number(LOAD)[0]), self.demand.users
+        users = users if users == users else self.demand.rate * float(results.number("latency")[0])
+        counts = self.machines.counts(plan, np.ceil(users / load * (1.0 - ROUND)))
+        whole = self.machines.in_servers(counts)
+        used, accelerators = (float((own + other)[0]) for own, other in (counts, whole))
+        return Fleet(plan, results, users, used, accelerators, float(self.machines.priced(whole)[0]))
+
+    def limited(self, plans: Table, batch: Array) -> Table:
+        """Plans whose replicas run a batch together at most, so that further requests wait for their first token and
+        slow no one down; without a target of the first token, and where the engine starts none, as before.
+        """
+        if self.demand.first >= NEVER:
+            return plans
+        most = np.maximum(np.floor(batch * (1.0 + ROUND)), 1.0)
+        starts = np.isin(np.arange(len(plans)), started(with_columns(plans, max_running_batch=most), self.catalog))
+        return with_columns(plans, max_running_batch=np.where(starts, most, np.nan))
+
+    def two_pools(self, decode: Probed, prefill: Probed) -> Table:
+        """Plans of two pools at their largest loads, the cheapest of each engine."""
+        pairs = self.paired(decode, prefill)
+        if not len(pairs.batch):
+            return pairs.plans
+        if self.demand.size == self.demand.size:
+            return self.divided(pairs).best(2, "software").plans
+        tried = self.sized(pairs)
+        if not len(tried.plans):
+            return tried.plans
+        best = tried.best(2, "software").plans
+        if self.demand.load == self.demand.load:
+            return best
+        best = stacked([best, in_parts(best)])
+        return self.filled(best, best.number(LOAD), _FILLED)
+
+    def paired(self, decode: Probed, prefill: Probed) -> Pairs:
+        """The cheapest pairs of a decode and a prefill mapping of each engine that one plan can state."""
+        decoders, prefillers = (part.plans for part in (decode, prefill))
+        same = np.ones((len(decoders), len(prefillers)), dtype=bool)
+        for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
+            if name in decoders:
+                same &= same_values(decoders[name], prefillers[name])
+        for name in OPTIONS if self.experts else ():
+            free = self.free(DECODE, name, decoders)[:, None] | self.free(PREFILL, name, prefillers)
+            same &= free | same_values(decoders[name], prefillers[name])
+        rows, columns = np.nonzero(same)
+        # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
+        size, other_size = replica_size(decoders)[rows], replica_size(prefillers)[columns]
+        rates = other_size / prefill.need[columns], size / decode.need[rows]
+        prompts = np.maximum(prefillers.number(CHUNK)[columns] / self.prompt, 1.0)
+        first = np.where(self.demand.first < NEVER, self.demand.first, prompts / rates[0])
+        numbers = *rates, decoders.number(LOAD)[rows], first
+        pairs = Pairs(decoders, *numbers)
+        rate, share = pairs.rates(self.demand, self.output)
+        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
+        engines, rivals = decoders["software"][rows], decoders[self.rivals][rows]
+        keys = engines, size, other_size, decoders.number(PP)[rows], prefillers.number(PP)[columns]
+        best = np.zeros(0, dtype=np.int64)
+        for close, most in _CLOSE.items():
+            own, others = whole_replicas(pairs, rate, share, self.demand, close)
+            whole = self.machines.priced((own * size, others * other_size))
+            order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
+            sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
+            order = first_of_keys(order, sizes, SAME)
+            cheap = first_of_keys(order, rivals[order].tolist(), most // len(self.demand.queues))
+            best = np.union1d(best, cheap)
+        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
+        best = np.union1d(best, first_of_keys(small, rivals[small].tolist(), SMALL))
+        rows, columns = rows[best], columns[best]
+        plans = decoders.take(rows)
+        chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}
+        chosen[CHUNK] = prefillers.number(CHUNK)[columns]
+        if self.machines.unlike:
+            chosen["prefill_accelerator"] = np.full(len(rows), self.machines.prefill.accelerator, dtype=object)
+        if self.experts:
+            for name in OPTIONS:
+                chosen[name] = np.where(self.free(DECODE, name, plans), prefillers[name][columns], plans[name])
+            copied = plans.number("redundant_experts"), prefillers.number("redundant_experts")[columns]
+            chosen["redundant_experts"] = np.maximum(*copied)
+        result = Pairs(with_columns(plans, **chosen), *(values[best] for values in numbers))
+        running = np.minimum(result.batch, result.decode * (self.output - 1.0) * self.demand.tpot)  # by Little's law
+        return result._replace(plans=self.limited(result.plans, running))
+
+    def free(self, part: str, option: str, plans: Table) -> np.ndarray:
+        """Whether any value of an option suits replicas: they dispatch no tokens to experts, or only inside a node."""
+        inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
+        return np.asarray((plans.number(DPA) == 1.0) | inside)
+
+    def sized(self, pairs: Pairs) -> Probed:
+        """Pools of pairs in whole replicas, within the targets.
+
+        Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
+        """
+        demand, queues = self.demand, len(self.demand.queues)
+        wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
+        pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
+        rate, share = pairs.rates(self.demand, self.output)
+        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
+        most = min(self.machines.own.most, LARGEST)
+        copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
+        if demand.load == demand.load and not demand.is_rate:
+            copies = np.full(len(copies), np.ceil(demand.users / demand.load))
+        estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]
+        flying = rate * (pairs.batch / pairs.decode + wait) if demand.is_rate else demand.users + 0.0 * rate
+        numbers, results = TriedNumbers(estimates[0]), []
+        for spread in _SPREADS:
+            index, decoders = numbers.fresh(spread)
+            if len(index):
+                plans, needed = pairs.plans.take(index), estimates[1][index]
+                fewest = self.fewest(plans, decoders, needed, flying[index], copies[index], numbers.bound[index])
+                results.append(Probed.of(*fewest))
+                numbers.add(index, decoders, fewest.fleet)
+            numbers.keep(pairs.plans[self.rivals], 1.0 + spread)
+        return Probed.joined(results).smallest()
+
+    def fewest(
+        self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array, known: Array
+    ) -> Probed:  # fmt: skip
+        """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
+
+        Fleets that cannot come near the smallest of their engine, or a ``known`` one, stay out.
+        """
+
+        def tried(rows: np.ndarray, prefillers: Array) -> tuple[Probed, np.ndarray]:
+            return self.serving(plans.take(rows), decoders[rows], prefillers, users[rows], copies[rows])
+
+        def near(low: Array, fleet: Array) -> np.ndarray:
+            least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
+            best = (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans[self.rivals])
+            return np.asarray(least <= np.minimum(best, (1.0 + EQUAL) * known))
+
+        ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0
+        prefillers, fleet, need = least_numbers(ends, np.outer(estimates, _LIKELY), tried, near)
+        return Probed(in_copies(plans, decoders, prefillers, users, copies, self.demand.load), fleet, need)
+
+    def serving(
+        self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array
+    ) -> tuple[Probed, np.ndarray]:
+        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill."""
+        plans = in_copies(plans, decoders, prefillers, users, copies, self.demand.load)
+        results = evaluate(plans, self.catalog, results=STATE)
+        good = self.demand.kept(results) & (held := self.held(plans, results))
+        short = (results.number("ttft") > self.demand.first) | ~held
+        if self.demand.is_rate:
+            served = results.number("tokens_per_second") / self.output * copies
+            few = served < self.demand.rate * (1.0 - ROUND)
+            good, short = good & ~few, short | few
+        counts = self.machines.counts(plans, copies)
+        prices = [self.machines.priced(each) for each in (self.machines.in_servers(counts), counts)]
+        return Probed(plans, *(np.where(good, price, np.inf) for price in prices)), short
+
+    def held(self, plans: Table, results: Table) -> np.ndarray:
+        """Whether hardly a request in flight waits for a prefill or a place; with a TTFT target some may."""
+        if self.demand.first < NEVER:
+            return np.ones(len(plans), dtype=bool)
+        replicas, users = plans.number(COUNT) / replica_size(plans), plans.number(LOAD)
+        waiting = results.number("tokens_per_second") / self.output * results.number("queue_time")
+        places = users <= results.number("max_batch_size") * replicas * (1.0 + ROUND)
+        one = np.isnan(plans.number("prefill_accelerators"))
+        return np.asarray(np.where(one, places, waiting <= _WAITING * users))
+
+    def divided(self, pairs: Pairs) -> Probed:
+        """Pools that share a given number of accelerators, at their largest loads."""
+        total = self.demand.size
+        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
+        tried: list[tuple[float, ...]] = []
+        for row in range(len(size)):
+            number = np.arange(1.0, total // size[row] + 1.0)
+            left = (total - number * size[row]) / other[row]
+            whole = (left >= 1.0) & (left == np.floor(left))
+            number, left = number[whole], left[whole]
+            rate = np.minimum(number * pairs.decode[row], left * pairs.prefill[row])
+            load = rate * pairs.batch[row] / pairs.decode[row]
+            near = np.argsort(-rate, kind="stable")[:SPLITS].tolist()
+            tried += [(row, number[best], left[best], load[best]) for best in near]
+        rows, decoders, prefillers, loads = np.array(tried).reshape(-1, 4).T
+        plans = with_pools(pairs.plans.take(rows.astype(np.int64)), decoders, prefillers)
+        if not len(plans):
+            return Probed(plans, np.zeros(0), np.zeros(0))
+        plans = self.filled(plans, loads, _SIZED)
+        results = evaluate(plans, self.catalog)
+        used = np.array([self.fleet(plans.take([row]), results.take([row])).used for row in range(len(plans))])
+        return Probed.of(plans, used, used)
+
+    def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
+        """Plans at the largest load within the targets, in a range around given loads."""
+        if self.demand.load == self.demand.load:
+            loads, ends = np.full(len(plans), self.demand.load), (1.0, 1.0)
+        low, high = ends[0] * loads, ends[1] * loads
+        best = np.zeros(len(plans))
+        for _ in range(2):
+            steps = np.maximum(np.floor(np.linspace(low, high, _LOADS)), 1.0)
+            index = np.tile(np.arange(len(plans)), _LOADS)
+            tried = with_columns(plans.take(index), concurrency=steps.ravel())
+            results = evaluate(tried, self.catalog, results=STATE)
+            good = (self.demand.kept(results) & self.held(tried, results)).reshape(steps.shape)
+            best = np.maximum(best, np.where(good, steps, 0.0).max(axis=0))
+            width = (high - low) / (_LOADS - 1.0)
+            low, high = np.maximum(best, 1.0), np.maximum(best + width, 1.0)
+        rows = np.flatnonzero(best >= 1.0)
+        return with_columns(plans.take(rows), concurrency=best[rows])
