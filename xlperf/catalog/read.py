@@ -74,9 +74,9 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
     rows = sorted(cells)
     for row, following in zip(rows, [*rows[1:], 0], strict=True):
         present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
-        below = cells.get(following, {})
-        is_above = kind in schema.PLAN_TABLES and _named(kind, below) > _named(kind, cells[row])  # groups
-        if present and _matches(kind, cells[row], present[0]) and not is_above:
+        if present and _matches(kind, cells[row], present[0]):
+            if kind in schema.PLAN_TABLES and _named(kind, cells.get(following, {})) > _named(kind, cells[row]):
+                continue  # a row of groups above the header
             end = next(column for column in count(present[0]) if is_blank(cells[row].get(column + 1)))
             span, numbers = range(present[0], end + 1), [number for number in rows if number > row]
             numbers = _without_notes(cells, span, numbers) if kind in schema.PLAN_TABLES else numbers
