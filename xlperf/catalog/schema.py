@@ -71,6 +71,16 @@ def questions() -> dict[str, Question]:
     return known
 
 
+def titled(schema: str, name: str) -> str:
+    """Title of a table beside the answer to a question, or its name.
+
+    >>> titled("serve_results", "ways"), titled("search", "inputs")
+    ('Ways to serve', 'Inputs')
+    """
+    question = questions().get(schema.partition("_")[0])
+    return (question.tables if question else {}).get(name, name.replace("_", " ").capitalize())
+
+
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
 """Catalog tables of the cost half: no plan of training or inference needs them."""

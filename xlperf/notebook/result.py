@@ -25,7 +25,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import FLAGS, Part, alike, column, displayed, questions, rounded, shown, split_header
+from xlperf.catalog.schema import FLAGS, Part, alike, column, displayed, rounded, shown, split_header, titled
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chips import RATE
@@ -124,16 +124,10 @@ class Result(pd.DataFrame):
             return str(pd.DataFrame(self).to_html(max_rows=MOST_ROWS))
         words = "<br>".join(map(text, content.words.split("\n")))
         shown = card(content.card) if content.card else table(content.shown)
-        tables = [(_title_of(name, block[0][0].table), block) for name, block in content.tables.items()]
-        more = "".join(f"<p>{text(title)}</p>{table(block)}" for title, block in tables)
+        titles = {name: titled(block[0][0].table, name) for name, block in content.tables.items()}
+        more = "".join(f"<p>{text(titles[name])}</p>{table(block)}" for name, block in content.tables.items())
         notes = "<br>".join(map(text, content.notes))
         return f"<div>{_STYLE}<p><b>{words}</b></p>{shown}{more}<small>{notes}</small></div>"
-
-
-def _title_of(name: str, schema: str) -> str:
-    """Title of a table beside the answer to a question, as its sheet and the command have it."""
-    question = questions().get(schema.partition("_")[0])
-    return (question.tables if question else {}).get(name, name.replace("_", " ").capitalize())
 
 
 def _card_lines(results: Sequence[Shown]) -> list[str]:
@@ -226,19 +220,17 @@ class Plots(PlotAccessor):
     def waterfall(self, row: int = 0, ax: Axes | None = None) -> Axes:
         """Parts of a training step or a decode step: a bar for each part, and the step."""
         plan, catalog = self._plan(row)
-        known = self._result.content.results
-        results = known.take([row]) if known is not None else evaluate(plan, catalog)
+        results = known.take([row]) if (known := self._result.content.results) is not None else evaluate(plan, catalog)
         times = [(one, float(values[0])) for one, values in _named(results, "time_") if float(values[0]) > 0.0]
         if not times:
             raise InputError(Fault("plot", "waterfall: the plan has no times, it is illegal"))
         axes = _axes(ax)
-        values = np.array([value for _, value in times])
-        starts = np.concatenate([[0.0], np.cumsum(values)])
+        starts = [0.0, *np.cumsum(values := [value for _, value in times])]
         step = "step" if plan.kind == "training" else "decode step"
         names = [*(one.words.removeprefix("time ") for one, _ in times), step]
-        axes.barh(names, [*values, starts[-1]], left=[*starts[:-1], 0.0])[-1].set_color("black")
-        lengths = [*values, starts[-1]]
-        for name, start, value, words in zip(names, [*starts[:-1], 0.0], lengths, alike(lengths), strict=True):
+        lengths, lefts = [*values, starts[-1]], [*starts[:-1], 0.0]
+        axes.barh(names, lengths, left=lefts)[-1].set_color("black")
+        for name, start, value, words in zip(names, lefts, lengths, alike(lengths), strict=True):
             axes.annotate(f" {words}", (start + value, name), va="center")
         axes.invert_yaxis()
         axes.margins(x=0.2)
@@ -373,9 +365,9 @@ def _labelled(axes: Axes, **words: Any) -> Axes:
 
 
 def _title(plan: Table) -> str:
-    count = float(plan.number("num_accelerators")[0])
-    title = f"{plan.text('model')[0]} on {count:,.0f} {plan.text('accelerator')[0]}"
-    return printable(title).replace("$", r"\$")  # matplotlib reads formulas between dollars
+    count, machine = plan.stated("num_accelerators"), plan.text("accelerator")[0]
+    title = printable(f"{plan.text('model')[0]} on {count:,.0f} {machine}")
+    return title.replace("$", r"\$")  # matplotlib reads formulas between dollars
 
 
 def _axes(given: Axes | None) -> Axes:
