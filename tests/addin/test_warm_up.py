@@ -1,4 +1,4 @@
-"""What a worker asks itself before the first question: those of the last session, and none that wait."""
+"""What a worker knows before the first question: answers of earlier sessions, and its catalog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import time
 import pytest
 from slow_sessions import Slow, line_of
 
-from xlperf.addin.handles import LONGEST, MOST_QUESTIONS, Questions
+from xlperf.addin import handles
+from xlperf.addin.handles import Questions
 from xlperf.addin.worker import Session, serve
 
 
@@ -22,39 +23,60 @@ def private_cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def test_questions_of_the_last_session_are_answered_before_the_first_one_comes(tmp_path):
+def answers_of(session, names, questions):
+    """Rows of the answers to questions."""
+    answers = io.BytesIO()
+    serve(session, io.BytesIO(b"".join(map(line_of, names))), answers, questions=questions)
+    return [json.loads(line).get("rows") for line in answers.getvalue().splitlines()[1:]]
+
+
+def test_questions_of_earlier_sessions_are_answered_at_once_by_the_same_package_alone(tmp_path):
     path = tmp_path / "questions"
-    for names in (["A", "B"], ["B"]):  # B is asked last, so it is asked first of oneself
-        serve(Slow(), io.BytesIO(b"".join(map(line_of, names))), io.BytesIO(), questions=Questions(path))
-    session, answers = Slow(), io.BytesIO()
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as requests, os.fdopen(writer, "wb", buffering=0) as host:
-
-        def ask():
-            while len(session.asked) < 2:
-                time.sleep(0.01)
-            host.write(line_of("C"))
-            host.close()
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        serve(session, requests, answers, questions=Questions(path))
-        asking.join()
-    assert session.asked == ["B", "A", "C"]
-    assert [json.loads(line).get("rows") for line in answers.getvalue().splitlines()] == [None, [["C"]]]
+    assert answers_of(Slow(), ["A", "B"], Questions(path)) == [[["A"]], [["B"]]]
+    session = Slow()
+    assert answers_of(session, ["B", "C", "A"], Questions(path)) == [[["B"]], [["C"]], [["A"]]]
+    assert session.asked == ["C"]
+    other = Slow()
+    assert answers_of(other, ["A", "C"], Questions(path, "another package")) == [[["A"]], [["C"]]]
+    assert other.asked == ["A", "C"]
 
 
-def test_short_and_long_questions_are_not_kept_and_a_waiting_one_comes_first(tmp_path):
+def test_short_questions_are_not_kept_and_the_oldest_ones_go_first(tmp_path, monkeypatch):
     path = tmp_path / "questions"
-    serve(Slow(0.0), io.BytesIO(line_of("short")), io.BytesIO(), questions=Questions(path))
-    serve(Slow(LONGEST * 1.1), io.BytesIO(line_of("long")), io.BytesIO(), questions=Questions(path))
+    answers_of(Slow(0.0), ["short"], Questions(path))
     assert not path.exists()
-    many = [line_of(f"Q{number}") for number in range(MOST_QUESTIONS + 9)]
-    path.write_bytes(b"".join(many))
+    monkeypatch.setattr(handles, "MOST_QUESTIONS", 3)
+    answers_of(Slow(0.006), ["A", "B", "C", "A", "D"], Questions(path))
     session = Slow(0.006)
-    serve(session, io.BytesIO(line_of("new")), io.BytesIO(), questions=Questions(path))
-    assert session.asked[-1] == "new" and len(session.asked) <= 4, "what is asked waits for one question at most"
-    assert [*Questions(path)] == [line_of("new"), *many[:-MOST_QUESTIONS:-1]]
+    answers_of(session, ["A", "C", "D", "B"], Questions(path))
+    assert session.asked == ["B"]
+
+
+def test_what_depends_on_more_than_its_cells_is_asked_again(tmp_path):
+    """A catalog that is put away, faults, reports of faults and files are not of the cells alone."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("session,time,prompt tokens,output tokens\na,0,1000,100\na,60,1500,100\nb,10,1000,100\n")
+    names = ["model", "accelerator", "turns", "added tokens", "generated tokens", "think time", "trace"]
+    row = ["Llama3-8B", "H100-SXM-80GB", 5, 500, 200, 30]
+    form = [names, [*row, str(trace)]]
+    plan = [["model", "accelerator", "num accelerators"], ["Llama3-8B", "H100-SXM-80GB", 8]]
+    session = Session()
+    lasting = {}
+    for name, arguments in {
+        "XLPERF_SESSIONS": [form, "hit rate"],
+        "XLPERF_STEP_TIME": [plan],
+        "XLPERF_CHECK": [plan],
+        "XLPERF_CATALOG": [[["model", "layers"], ["m", 2]]],
+    }.items():
+        session.call(name, arguments)
+        lasting[name] = session.lasts
+    assert lasting == {
+        "XLPERF_SESSIONS": False, "XLPERF_STEP_TIME": True, "XLPERF_CHECK": False, "XLPERF_CATALOG": False,
+    }  # fmt: skip
+    session.call("XLPERF_STEP_TIME", [[["model"], ["unknown"]]])
+    assert not session.lasts
+    session.call("XLPERF_SESSIONS", [[names[:-1], row], "hit rate"])
+    assert session.lasts
 
 
 def test_a_new_worker_has_the_catalog_of_the_shipped_workbook_before_it_is_asked():

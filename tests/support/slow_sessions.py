@@ -9,6 +9,8 @@ import time
 class Slow:
     """A session that takes its time, and notes what it was asked."""
 
+    lasts = True
+
     def __init__(self, seconds=0.02):
         self.seconds, self.asked = seconds, []
 

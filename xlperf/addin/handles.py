@@ -1,7 +1,7 @@
 """Catalogs in cells, and questions: tables on disk under a hash of their content, valid between sessions.
 
-The store is a bounded folder of JSON files in the user's cache. A new worker answers stored questions while its host
-loads a workbook; ``XLPERF_QUESTIONS=off`` disables it.
+The store is a bounded folder of JSON files in the user's cache. A new worker knows the answers to stored questions, so
+that a workbook opens at once; ``XLPERF_QUESTIONS=off`` disables it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from xlperf.addin.cells import Block, read_table
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import cache_folder, store, stored
 from xlperf.catalog.cells import table_kind
@@ -141,55 +142,60 @@ def _table(kind: str, content: bytes) -> Table:
     return read_table(kind, header, rows)
 
 
-SHORTEST, LONGEST = 0.005, 0.5
-"""Processor time of a question that is worth keeping, and of one that would make another one wait too long. [s]"""
+SHORTEST = 0.005  # processor time of a question whose answer is worth keeping [s]
 SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
 """Variable of the environment that turns the storing of questions off, and its values that do."""
-MOST_QUESTIONS = 64
-MOST_QUESTION_BYTES = 4 * 2**20
+MOST_QUESTIONS = 4096
+MOST_QUESTION_BYTES = 16 * 2**20
 
 
 class Questions:
-    """Questions of this and earlier sessions, least recently asked first; none are stored with :data:`SWITCH` off."""
+    """Questions of this and earlier sessions with their answers, least recently asked first. They hold for one package
+    and its catalog (``stamp``); none are stored with :data:`SWITCH` off.
+    """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, stamp: str | None = None) -> None:
         self._path = path or cache_folder() / "questions"
+        self._stamp = (resources.stamp() if stamp is None else stamp).encode("ascii") + b"\n"
         self._off = os.environ.get(SWITCH, "").strip().casefold() in OFF
         lines: list[bytes] = []
         with suppress(OSError):
             if self._off:
                 self._path.unlink()
             with stored(self._path) as stream:
-                lines = stream.read(MOST_QUESTION_BYTES).splitlines(keepends=True)
-        self._lines = OrderedDict.fromkeys(line for line in lines if line.endswith(b"\n"))
+                lines = [line + b"\n" for line in stream.read(2 * MOST_QUESTION_BYTES).split(b"\n")]
+        pairs = zip(lines[1::2], lines[2::2], strict=False) if lines[:1] == [self._stamp] else ()
+        self._answers = OrderedDict(pairs)
         self._changed = False
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Questions, most recently asked first."""
-        return iter([*reversed(self._lines)])
+    def __len__(self) -> int:
+        return len(self._answers)
 
-    def answered(self, line: bytes, answer: Callable[[bytes], bytes]) -> bytes:
-        """The answer to a question, which is stored if it took some time."""
+    def answered(self, line: bytes, answer: Callable[[bytes], bytes], lasts: Callable[[], bool]) -> bytes:
+        """The answer to a question, which is kept if it took some time and ``lasts``: depends on its cells alone."""
+        known = self._answers.get(line)
+        if known is not None:
+            self._answers.move_to_end(line)
+            return known
         begun = time.process_time()
         answered = answer(line)
-        if line in self._lines:
-            self._lines.move_to_end(line)
-        elif SHORTEST <= time.process_time() - begun <= LONGEST and len(line) <= MOST_QUESTION_BYTES // 8:
-            self._lines[line] = None
+        took = time.process_time() - begun
+        if took >= SHORTEST and len(line) + len(answered) <= MOST_QUESTION_BYTES // 8 and lasts():
+            self._answers[line] = answered
             self._changed = True
-            while len(self._lines) > MOST_QUESTIONS:
-                self._lines.popitem(last=False)
+            while len(self._answers) > MOST_QUESTIONS:
+                self._answers.popitem(last=False)
         return answered
 
     def save(self) -> None:
         """Store the latest questions; nothing if the folder is read-only."""
         if self._off or not self._changed:
             return
-        latest = [*self][:MOST_QUESTIONS]
+        latest = [line + answer for line, answer in reversed(self._answers.items())]
         sizes = accumulate(map(len, latest))
-        lines = [line for line, size in zip(latest, sizes, strict=True) if size <= MOST_QUESTION_BYTES]
+        pairs = [pair for pair, size in zip(latest, sizes, strict=True) if size <= MOST_QUESTION_BYTES]
         with suppress(OSError):
-            store(self._path, b"".join(reversed(lines)))
+            store(self._path, self._stamp + b"".join(reversed(pairs)))
 
 
 def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:

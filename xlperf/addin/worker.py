@@ -63,6 +63,7 @@ TOP_PLANS = 10
 MOST_CATALOGS_KEPT = 8
 MOST_LOGGED = 1_000  # different faults of functions that the log of a worker holds [-]
 LONGEST_REQUEST = 256 * 2**20
+_OF_A_SESSION = ("handle", "check")  # answers that store a catalog, or tell of earlier calls
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
 Keyed = tuple[str, "Catalog"]  # A catalog with its handle; "" for the installed one
@@ -132,12 +133,14 @@ class Session:
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._outcomes = Outcomes()
         self._logged: set[str] = set()
+        self.lasts = True  # whether the latest answer depends on its cells alone: no file, fault or earlier call
         self.misused: dict[Plans, str] = {}
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
         """Block of cells of a worksheet function; an argument is a cell value, None, or a sequence of rows."""
         function = functions().get(name)
+        self.lasts = function is None or function.answer not in _OF_A_SESSION
         try:
             if function is None:
                 raise FunctionError("#NAME?", f"unknown function {name}; run `xlperf install` again")
@@ -149,6 +152,7 @@ class Session:
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # the log of the worker
             error_cell = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
+        self.lasts = False
         if function is not None and function.says_faults:
             return [[error_cell.message]]
         line = f"{name}: {error_cell.message}"
@@ -265,11 +269,15 @@ class Session:
 # --- readers: the cells of an argument, by its kind ------------------------------------------------------------------
 
 _PLANS = ("plans", "plan", *PLAN_TABLES)
+_TRACE = "trace"  # column that names a file
 
 
-def _read_rows(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Plans:
+def _read_rows(session: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> Plans:
     kind = "" if function.rows in _PLANS else function.rows
     plans = read_block(cells[argument.name], cells["header"], kind)
+    names = [split_header(str(cell))[0] for cell in plans.header]
+    if _TRACE in names and not all(is_blank(row[names.index(_TRACE)]) for row in plans.rows):
+        session.lasts = False
     if function.rows in PLAN_TABLES and plans.kind != function.rows:
         problem = f"these are {plans.kind} plans, {function.name} takes {function.rows} plans"
         raise FunctionError("#VALUE!", f"{problem}; use XLPERF_{plans.kind.upper()}")
@@ -413,7 +421,7 @@ def serve(
     session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
     questions: handles.Questions | None = None,
 ) -> None:  # fmt: skip
-    """Answer requests, a line each, until the input ends; questions of earlier sessions come first."""
+    """Answer requests, a line each, until the input ends; those of earlier sessions at once."""
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()
     asked = partial(answer, session)
@@ -425,7 +433,7 @@ def serve(
             words = f"the cells of this call take more than {longest >> 20} MiB; give it fewer rows"
             answers.write(_line(rows=[[CellError("#VALUE!", words)]]))
         else:
-            answers.write(asked(line) if questions is None else questions.answered(line, asked))
+            answers.write(asked(line) if questions is None else questions.answered(line, asked, lambda: session.lasts))
         answers.flush()
         line = requests.readline(longest + 1)
     if questions is not None:
@@ -433,11 +441,13 @@ def serve(
 
 
 def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
-    """Answers to questions of earlier sessions, one at a time, then to questions of the shipped workbook."""
+    """The catalog, and where no answers are stored those to questions of the shipped workbook, one at a time."""
     from xlperf.explore.forms import first_chips, first_forms
 
-    yield from (answer(session, line) for line in [*questions])
     _, catalog = session.catalog(None)
+    if questions:
+        return
+    yield catalog
     yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
     yield from (session.engine.evaluate(forms, catalog) for forms in first_chips())
 

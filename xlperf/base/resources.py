@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,13 @@ def template(name: str) -> Path:
 def table(name: str) -> Path:
     """Path of a CSV file of the package."""
     return _PACKAGE / name
+
+
+def stamp() -> str:
+    """Text that changes with the package and the catalog that it ships: sizes and times of change of their files."""
+    files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in (".py", ".csv"))
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in [*files, workbook()]]
+    return hashlib.sha256(repr(states).encode()).hexdigest()
 
 
 def rows(name: str) -> list[dict[str, str]]:
