@@ -200,8 +200,8 @@ class FleetSearch(PoolSearch):
         tried = {part: self.on_engines(part, own) for part, own in result.items()}
         more = self.probed(self.roomy(tried))
         result = self.promising({part: Probed.joined([result[part], more[part]]) for part in tried})
-        for _ in range(_ROUNDS if self.rivals == "software" else 1):
-            tried = {part: self.untried(part, self.around(part, own)) for part, own in result.items()}
+        for number in (EACH, *[1] * (_ROUNDS - 1)):
+            tried = {part: self.untried(part, self.around(part, own, number)) for part, own in result.items()}
             fits = self.fits(tried)
             more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
             if not any(len(own.plans) for own in more.values()):
@@ -209,9 +209,9 @@ class FleetSearch(PoolSearch):
             result = {part: Probed.joined([own, more[part]]) for part, own in result.items()}
         return result
 
-    def around(self, part: str, known: Probed) -> Table:
+    def around(self, part: str, known: Probed, number: int) -> Table:
         """Neighbours of the best mappings, of each rival and inside a server: other options, degrees and budgets."""
-        near = known.best(EACH, self.rivals).plans
+        near = known.best(number, self.rivals).plans
         inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
         several = known.best(OF_SIZE, self.rivals, TP, PP).best(EACH, self.rivals).plans
         return stacked([
