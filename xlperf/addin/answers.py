@@ -48,10 +48,8 @@ Given = Mapping[str, Any]
 
 
 def _quantity(session: Session, function: Function, given: Given) -> Block:
-    from xlperf.explore.serve import CHEAPEST
-
+    outcome = session.outcome(given["rows"], given["catalog"])
     result = given.get("quantity", function.result)
-    outcome = session.outcome(given["rows"], given["catalog"], CHEAPEST if result in CHEAPEST else None)
     if function.rows in FORMS and result in questions()[function.rows].tables:
         return _as_block(session.engine.table(read_plans_of(given["rows"]), result, given["catalog"][1]))
     if result == "answer":

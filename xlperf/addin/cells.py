@@ -344,8 +344,8 @@ class Outcomes:
         return key in self._cached and self._cached[key].has(results)
 
     def _asked_together(self, plans: Plans, results: Asked) -> Asked:
-        """Results to compute for plans: all once cells asked for different ones under their header, or of a form."""
-        group = (plans.kind, plans.header, plans if plans.kind in FORMS else None)
+        """Results to compute for plans: all once cells asked for different ones under their header."""
+        group = (plans.kind, plans.header)
         if self._asked.setdefault(group, results) != results:
             self._asked[group] = None
         return self._asked[group]

@@ -95,7 +95,7 @@ class Engine:
         if rows.kind in FORMS:
             from xlperf.explore.forms import evaluate_forms
 
-            return evaluate_forms(rows, catalog, results)
+            return evaluate_forms(rows, catalog)
         if rows.kind == "servers":
             return evaluate_servers(rows.in_case(catalog.case), catalog=catalog)
         if rows.kind == "chiplets":

@@ -49,10 +49,6 @@ from xlperf.explore.search import stacked
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
-_HOPELESS = 1.4
-"""Ratio to the least need beyond which a way is not refined if only the cheapest is asked for: refinement lowers needs
-by a quarter at most. [-]
-"""
 _ROUNDS = 3  # rounds of neighbours of the best mappings [-]
 _ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
 _PATIENT = 0.1  # longest wait over the decode time from which the best copy of every size is tried [-]
@@ -70,11 +66,10 @@ class FleetSearch(PoolSearch):
     def fleets(self, modes: Sequence[str], all_engines: bool = True) -> list[Fleet]:
         """The cheapest fleet of each engine and mode that serves the demand, the cheapest first.
 
-        ``all_engines``: with two pools also engines that come nowhere near the cheapest one.
+        Without ``all_engines`` only mappings near the cheapest of each mode are refined, whatever their engine.
         """
         self.rivals = "software" if all_engines else "mode"  # column whose values only the cheapest plan is read of
         pools = TWO in modes and self.output > 1.0
-        self.far, self.spread = (FAR, SPREAD) if all_engines else (_HOPELESS, _HOPELESS)
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
         if WHOLE in parts:
@@ -177,11 +172,11 @@ class FleetSearch(PoolSearch):
             if not starts.any():
                 continue
             startable = known.take(np.flatnonzero(starts))
-            best = startable.near(self.far).best(OF_SIZE, TP, PP).plans
+            best = startable.near(FAR).best(OF_SIZE, TP, PP).plans
             tried = [best, *self.other_options(best)]
             if len(self.engines) > 1:
                 tried.append(
-                    startable.take(np.flatnonzero(startable.need <= self.spread * startable.need.min()))
+                    startable.take(np.flatnonzero(startable.need <= SPREAD * startable.need.min()))
                     .best(1, TP, DPA, PP)
                     .plans
                 )
@@ -196,12 +191,12 @@ class FleetSearch(PoolSearch):
         if any(len(own) for own in staged.values()):
             deep = self.roomy({part: own for part, own in staged.items() if len(own)}, len(self.engines))
             found |= {part: stacked([found[part], own]) for part, own in deep.items()}
-        result = self.promising(self.probed(found))
+        result = {part: own for part, own in self.probed(found).items() if len(own.plans)}
         tried = {part: self.on_engines(part, own) for part, own in result.items()}
         more = self.probed(self.roomy(tried))
-        result = self.promising({part: Probed.joined([result[part], more[part]]) for part in tried})
-        for number in (EACH, *[1] * (_ROUNDS - 1)):
-            tried = {part: self.untried(part, self.around(part, own, number)) for part, own in result.items()}
+        result = {part: Probed.joined([result[part], more[part]]) for part in tried}
+        for _ in range(_ROUNDS):
+            tried = {part: self.untried(part, self.around(part, own)) for part, own in result.items()}
             fits = self.fits(tried)
             more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
             if not any(len(own.plans) for own in more.values()):
@@ -209,9 +204,9 @@ class FleetSearch(PoolSearch):
             result = {part: Probed.joined([own, more[part]]) for part, own in result.items()}
         return result
 
-    def around(self, part: str, known: Probed, number: int) -> Table:
+    def around(self, part: str, known: Probed) -> Table:
         """Neighbours of the best mappings, of each rival and inside a server: other options, degrees and budgets."""
-        near = known.best(number, self.rivals).plans
+        near = known.best(EACH, self.rivals).plans
         inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
         several = known.best(OF_SIZE, self.rivals, TP, PP).best(EACH, self.rivals).plans
         return stacked([
@@ -226,27 +221,6 @@ class FleetSearch(PoolSearch):
         rows = [row for row, key in enumerate(keys) if key not in self.known]
         self.known.update(keys)
         return plans.take(rows)
-
-    def promising(self, known: Mapping[str, Probed]) -> dict[str, Probed]:
-        """Parts with plans; if only the cheapest way is asked for, those of engines and pools that come near it."""
-        demand, costs = self.demand, dict[tuple[str, str], float]()
-        known = {part: own for part, own in known.items() if len(own.plans)}
-        if self.rivals == "software":
-            return known
-        for part, own in known.items():
-            engines = own.plans["software"]
-            costs |= {(part, name): float(own.need[engines == name].min()) for name in set(engines.tolist())}
-        # A pair of pools costs its shares per request, at about the rate at which the users of one pool come back.
-        rate = demand.rate if demand.is_rate else demand.users / max((self.output - 1.0) * demand.tpot, ROUND)
-        for engine in self.engines:
-            each = [costs.pop((part, engine), np.inf) for part in (DECODE, PREFILL)]
-            costs[TWO, engine] = rate * float(self.machines.priced(tuple(np.array(each))))
-        most = _HOPELESS * min(costs.values())
-        good = {part: [engine for engine in self.engines if costs.get((part, engine), np.inf) <= most]
-                for part in (WHOLE, TWO)}  # fmt: skip
-        near = {part: np.isin(own.plans["software"], good[WHOLE if part == WHOLE else TWO])
-                for part, own in known.items()}  # fmt: skip
-        return {part: own.take(np.flatnonzero(near[part])) for part, own in known.items() if near[part].any()}
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """Accelerators that plans of each part need at their largest loads within targets; known plans are left out."""

@@ -46,16 +46,7 @@ from xlperf.explore.objectives import PLAN, TABLES, Answer, Limit
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.rl import rl_answer
 from xlperf.explore.search import stacked
-from xlperf.explore.serve import (
-    CHEAPEST,
-    NOTHING,
-    best_way,
-    cheapest_answer,
-    other_machines,
-    serve_answer,
-    serving_ways,
-    way_answers,
-)
+from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
@@ -94,10 +85,8 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
         yield from (form_of(kind, first | changed) for changed in ({}, *changes.get(kind, ())))
 
 
-def evaluate_forms(forms: Table, catalog: Catalog, results: frozenset[str] | None = None) -> Table:
-    """Answers of forms, each from a search; of ``results`` alone if these are stated and need less."""
-    if results is not None and results <= CHEAPEST and forms.kind == "serve":
-        return answers_table(forms, answers_of(forms, catalog, is_brief=True))
+def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
+    """Answers of forms, each from a search."""
     rows = [forms.take([row]) for row in range(len(forms))]
     beside = [_beside(form, catalog) for form in rows]
     return answers_table(
@@ -124,10 +113,8 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
     return answers_of(form, catalog)[0]
 
 
-def answers_of(forms: Table, catalog: Catalog, is_brief: bool = False) -> list[Answer]:
-    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged; of brief answers of
-    Serve only :data:`CHEAPEST`.
-    """
+def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
+    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged."""
     exact = [_with_exact_names(forms.take([row]), catalog) for row in range(len(forms))]
     places = []
     for form, _ in exact:
@@ -135,13 +122,7 @@ def answers_of(forms: Table, catalog: Catalog, is_brief: bool = False) -> list[A
         part = catalog if _needs_any_row(form) else part_of(catalog, form, (BESIDE,) if is_built else ())
         given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
-        key = (
-            form.kind,
-            is_brief,
-            open_,
-            _stamp(form),
-            tuple((name, value) for name, value in given if value not in ("", "nan")),
-        )
+        key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
         places.append((_known.setdefault(part, {}), key, form, part))
     lacking = [place for place in places if place[1] not in place[0]]
     if lacking and forms.kind == "chip":
@@ -151,7 +132,7 @@ def answers_of(forms: Table, catalog: Catalog, is_brief: bool = False) -> list[A
             cached[key] = answer
     for cached, key, form, part in lacking:
         if key not in cached:
-            cached[key] = cheapest_answer(form, part) if is_brief else _SOLVERS[form.kind](form, part)
+            cached[key] = _SOLVERS[form.kind](form, part)
     answers = []
     for (cached, key, *_), (_, notes) in zip(places, exact, strict=True):
         answer = dict(cached[key])

@@ -112,21 +112,6 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     return answer | owning_answer(size, hours, fleet.plan, fleet.results, float(form.filled("hours_per_month")[0]))
 
 
-CHEAPEST = frozenset(("accelerators", "fleet_cost_per_million_output_tokens", "power"))
-"""Results of a form that need no way but the cheapest."""
-
-
-def cheapest_answer(form: Table, catalog: Catalog) -> Answer:
-    """The results :data:`CHEAPEST` of :func:`serve_answer`, from a search that leaves out engines far from the best."""
-    of_a_way = not np.isnan(form.number("way")[0]) or np.isfinite(form.number("facility_power_limit")[0])
-    fleets = [] if of_a_way or _is_open(form) else serving_ways(form, catalog, all_engines=False)[:1]
-    if not fleets:
-        return serve_answer(form, catalog)
-    shown = as_asked(form, fleets, catalog)
-    hours = hours_of(form, shown[0].plan, shown[0].results, catalog)[0]
-    return _answer(form, fleets, 1, shown, hours, catalog)
-
-
 def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answer]:
     """Answers of all ways to serve the demand of a form."""
     if not fleets:
