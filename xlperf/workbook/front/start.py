@@ -384,7 +384,9 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     for kind in PLAN_TABLES:
         kinds = _kinds(tables[kind], catalog)
         chosen[kind] = tables[kind].take(np.array(sorted({kinds.index(own) for own in kinds})))
-    fleet = {name.strip() for name in first_words("fleet")["generations"].split(";")}
+    generations = [name.strip() for name in first_words("fleet")["generations"].split(";")]
+    bought = catalog.rows("accelerators", np.array(generations, dtype=object), tables["training"], "accelerator")
+    fleet = set(catalog.tables["accelerators"].text("accelerator")[bought])
     asked = {first_words(form).get(name, "") for form in FORMS for name in ("model", "training_model")}
     models, accelerators, networks = {*MODELS, *asked}, {*OTHERS, *fleet}, set()
     for plans in chosen.values():
