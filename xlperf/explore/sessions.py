@@ -8,6 +8,7 @@ cheapest answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from xlperf.explore.session_states import (
     Tier,
     Traced,
     best_states,
+    replica_size,
     shared_evenly,
     tiers_of,
     whole,
@@ -46,7 +48,7 @@ _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUN
 
 
 class Choice(NamedTuple):
-    """A copy with the load at which it holds most sessions within the targets, for each size of the host's memory."""
+    """A copy and the load at which it holds most sessions within the targets, for each size of the host's memory."""
 
     copy: Copy
     fleet: Fleet
@@ -61,7 +63,7 @@ class Choice(NamedTuple):
         return self.hours.paid * self.copy.size * float(state.turn_time / state.load) * turns
 
     def rate(self, variant: int) -> float:
-        """Turns that a copy begins within the targets. [1/s]"""
+        """Turns that a replica begins within the targets. [1/s]"""
         state = self.states[variant]
         return 0.0 if state is None else float(state.load / state.turn_time)
 
@@ -100,25 +102,22 @@ def _serving(form: Table, sessions: Sessions) -> Table:
 
 
 def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve the mean turn: of the form's copy, or of copies of every size that one replica fills."""
-    fleets = serving_ways(asked, catalog)
-    if asked.number(COUNT)[0] == asked.number(COUNT)[0]:
-        return fleets
-    for size in COPY_SIZES:
-        fleets += serving_ways(with_columns(asked, num_accelerators=size), catalog)
+    """Ways to serve the mean turn whose replicas fill the form's copy: those of Serve, and on copies of every size."""
+    count = asked.number(COUNT)[0]  # NaN: any
+    copies = [with_columns(asked, num_accelerators=size) for size in COPY_SIZES if not count % size > 0.0]
     named: dict[object, Fleet] = {}
-    for fleet in fleets:
-        plan = fleet.plan
-        degrees = tuple(plan.value(name) for name in DEGREES)
-        if plan.stated(COUNT) == degrees[0] * degrees[1]:
-            named.setdefault((plan.word("software"), *degrees), fleet)
-    return list(named.values()) or fleets
+    for fleet in chain.from_iterable(serving_ways(copy, catalog) for copy in (*copies, asked)):
+        if not count % replica_size(fleet.plan) > 0.0:
+            named.setdefault((fleet.plan.word("software"), *(fleet.plan.value(name) for name in DEGREES)), fleet)
+    return list(named.values())
 
 
 def _choice(
     form: Table, asked: Table, fleet: Fleet, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, catalog: Catalog
 ) -> Choice | None:
-    plan = with_columns(with_prices(fleet.plan, asked), concurrency=1.0)
+    count = asked.stated(COUNT)
+    count = count if count == count else replica_size(fleet.plan)
+    plan = with_columns(with_prices(fleet.plan, asked), concurrency=1.0, num_accelerators=count)
     copy = Copy.of(plan, sessions, form.stated_word("load_overlap"), catalog)
     if copy is None:
         return None
@@ -141,23 +140,23 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     assert state is not None
     common, own, new = sessions.prompt
     prompt = common + own + new
-    stated = form.stated("sessions")
-    alive = float(state.sessions)
+    stated, replicas = form.stated("sessions"), copy.replicas
+    alive, size = replicas * float(state.sessions), replicas * copy.size
     copies = float(np.ceil(stated / alive - 1e-9)) if stated == stated else 1.0
     if stated == stated:
-        state = shared_evenly(state, sessions, stated / copies)
+        state = shared_evenly(state, sessions, stated / copies / replicas)
         best, alive = best._replace(states=[state, *best.states[1:]]), stated / copies
     shares = {"accelerator": (common + own * float(state.hits[0])) / prompt}
     shares |= {tier.place: own * float(hit) / prompt for tier, hit in zip(tiers, state.hits[1:], strict=True)}
-    rate = best.rate(0)
     answer: Answer = {
-        "sessions_per_accelerator": alive / copy.size, "sessions_per_copy": alive, "copies": copies,
-        "running_sessions": float(state.load), "copy_size": copy.size, "accelerators": copies * copy.size,
-        "resident_sessions": _resident(sessions, state), "reused_share": sessions.reused,
+        "sessions_per_accelerator": alive / size, "sessions_per_copy": alive, "copies": copies,
+        "running_sessions": replicas * float(state.load), "copy_size": size, "accelerators": copies * size,
+        "resident_sessions": replicas * _resident(sessions, state), "reused_share": sessions.reused,
         "hit_rate": float(sum(shares.values())), **{f"hit_rate_{place}": share for place, share in shares.items()},
         "ttft_first": float(state.ttft_first), "ttft_later": float(state.ttft_later), "tpot": float(state.tpot),
-        "turn_time": float(state.turn_time), "turn_rate": rate, "cache_tokens": copy.tokens,
-        "tokens_per_session": sessions.waiting, "cache_per_session": sessions.waiting * copy.token_size * copy.size,
+        "turn_time": float(state.turn_time), "turn_rate": replicas * best.rate(0),
+        "cache_tokens": replicas * copy.tokens, "tokens_per_session": sessions.waiting,
+        "cache_per_session": sessions.waiting * copy.token_size * copy.size,
         "eviction_time": float(state.ages[0]),
     }  # fmt: skip
     answer |= {name: plan.value(name) for name in DEGREES}
@@ -178,7 +177,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     traced = f"Trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
     answer["defaults_used"] = (
         f"{traced}{software_title(answer['software'])}, continuous batching in one pool; sessions stay with "
-        f"their copy; least recently used is evicted; each tier also holds what the faster ones do; "
+        f"their replica; least recently used is evicted; each tier also holds what the faster ones do; "
         f"loads {order} prefill"
     )
     words = [f"{one.name}: {one.size / _GIGA:,.0f} GB at {one.bandwidth / _GIGA:,.0f} GB/s each" for one in tiers]
@@ -189,7 +188,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
 
 
 def _resident(sessions: Sessions, state: State) -> float:
-    """Sessions in the memory of the accelerators: in a turn, or thinking for less than its characteristic time."""
+    """Sessions in the memory of a replica: in a turn, or thinking for less than its characteristic time."""
     think = sessions.stay(state.ages[0])
     share = (sessions.turns - 1.0) / sessions.turns
     return float(state.load * (1.0 + share * think / state.turn_time))
@@ -210,7 +209,10 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
             cost = best.cost(variant, sessions.turns)
             hits = (common + own * float(state.hits.sum())) / (common + own + new)
             line |= {"hit_rate": hits, "cost_per_session": cost}
-            line |= {"sessions_per_copy": float(state.sessions), "ttft_later": float(state.ttft_later)}
+            line |= {
+                "sessions_per_copy": best.copy.replicas * float(state.sessions),
+                "ttft_later": float(state.ttft_later),
+            }
             spent.append((cost * (1.0 + price * size / best.hours.paid), size))
         if variant > 1 and best.rate(variant - 1) > 0.0:
             gain = best.rate(variant) / best.rate(variant - 1) - 1.0
