@@ -36,12 +36,14 @@ from xlperf.explore.session_states import (
     whole,
 )
 
-SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
 FLEET = "fleet"  # key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache
 _GIGA = 1000.0 * MILLION
+DOUBLINGS = tuple(size * _GIGA for size in (0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0))
+"""Sizes of the host's memory for each accelerator in the table, beside that of the form and the best. [B]"""
+STEPS = tuple(size * part for size in DOUBLINGS[1:-1] for part in (1.25, 1.5, 1.75))
+"""Sizes between them that may be the best. [B]"""
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
 """Entries that the form Serve has too."""
@@ -83,9 +85,11 @@ def sessions_answer(form: Table, catalog: Catalog) -> Answer:
         return _refused(asked, bool(chosen), catalog)
     best = min(kept, key=lambda choice: choice.cost(0, sessions.turns) / max(choice.hours.paid, 1e-30))
     varied = own
-    if tiers and tiers[0].place == TIERS[0] and tiers[0].size > 0.0:
-        varied = np.repeat(own, 1 + len(SIZES), axis=1)
-        varied[0, 1:] = tiers[0].size * np.array(SIZES)
+    if tiers and tiers[0].place == TIERS[0]:
+        size = tiers[0].size
+        tried = np.unique([*DOUBLINGS[:-1], *STEPS, size, max(2.0 * size, DOUBLINGS[-1])])
+        varied = np.repeat(own, 1 + len(tried), axis=1)
+        varied[0, 1:] = tried
     best = best._replace(states=best_states(best.copy, sessions, tiers, varied, form, catalog))
     return _answer(form, sessions, tiers, varied, best)
 
@@ -168,7 +172,11 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
         answer[f"eviction_time_{tier.place}"] = float(age)
     memory, worth, size = _memory(sessions, tiers, sizes, best)
     if tiers and tiers[0].place == TIERS[0]:
-        answer |= {"host_worth": worth, "host_price": tiers[0].price * MONTH, "best_host_memory": size}
+        answer |= {
+            "host_worth_per_month": worth,
+            "host_price_per_month": tiers[0].price * MONTH,
+            "best_host_memory": size,
+        }
     answer |= {name: plan.word(name) for name in ("software", "precision", "kv_precision")}
     answer |= {name: str(best.fleet.results[name][0]) for name in ("trust", "trust_reason")}
     answer["limit"] = _limit(form, sessions, copy, state)
@@ -195,33 +203,37 @@ def _resident(sessions: Sessions, state: State) -> float:
 
 
 def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choice) -> tuple[Table, float, float]:
-    """The table of sizes of the host's memory, the worth of a GB of the form's own, and the best size."""
+    """The table of sizes of the host's memory, the worth of a GB more than the form's, and the best size."""
     common, own, new = sessions.prompt
     blank = {column.name: "" if column.is_text else np.nan for column in table_schema("sessions_memory").columns}
     lines: list[dict[str, object]] = []
     price = tiers[0].price if tiers else np.nan
-    spent = []
+    spent = {
+        size: best.cost(variant, sessions.turns) * (1.0 + price * size / best.hours.paid)
+        for variant, size in enumerate(sizes[0].tolist() if tiers else [])
+        if variant > 0 and size in (*DOUBLINGS, *STEPS)
+    }
+    cheapest = min(spent, key=lambda size: spent[size], default=np.nan)
+    of_next, smaller = np.nan, 0
     for variant in range(1, sizes.shape[1]):
         state = best.states[variant]
         size = float(sizes[0, variant])
+        if size in STEPS and size not in (cheapest, float(sizes[0, 0])):
+            continue
         line: dict[str, object] = {**blank, "host_memory": size}
         if state is not None:
-            cost = best.cost(variant, sessions.turns)
             hits = (common + own * float(state.hits.sum())) / (common + own + new)
-            line |= {"hit_rate": hits, "cost_per_session": cost}
-            line |= {
-                "sessions_per_copy": best.copy.replicas * float(state.sessions),
-                "ttft_later": float(state.ttft_later),
-            }
-            spent.append((cost * (1.0 + price * size / best.hours.paid), size))
-        if variant > 1 and best.rate(variant - 1) > 0.0:
-            gain = best.rate(variant) / best.rate(variant - 1) - 1.0
-            worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, variant - 1]))
+            line |= {"hit_rate": hits, "cost_per_session": best.cost(variant, sessions.turns)}
+            line |= {"sessions_per_copy": best.copy.replicas * float(state.sessions)}
+            line |= {"ttft_later": float(state.ttft_later)}
+        if smaller and best.rate(smaller) > 0.0:
+            gain = best.rate(variant) / best.rate(smaller) - 1.0
+            worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, smaller]))
             line |= {"worth_per_month": worth, "pays": "pays" if worth > price * MONTH else "does not"}
+            of_next = worth if sizes[0, smaller] == sizes[0, 0] else of_next
+        smaller = variant
         lines.append(line)
-    table = Table.of_lines("sessions_memory", lines)
-    of_next = float(table["worth_per_month"][SIZES.index(1.0) + 1]) if lines else np.nan  # of the next larger size
-    return table, of_next, min(spent, default=(0.0, np.nan))[1]
+    return Table.of_lines("sessions_memory", lines), of_next, cheapest
 
 
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
@@ -261,10 +273,12 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
 
 def _worth_in_words(answer: Answer) -> str:
     """What the next GB of host memory saves and costs a month, and up to which size more pays."""
-    worth, price, size = (answer.get(name, np.nan) for name in ("host_worth", "host_price", "best_host_memory"))
+    names = ("host_worth_per_month", "host_price_per_month", "best_host_memory")
+    worth, price, size = (answer.get(name, np.nan) for name in names)
     if worth != worth:
         return ""
-    words = f" One GB more on the host saves {dollars(worth * _GIGA)} a month"
+    saved = "less than $0.01" if 0.0 < worth * _GIGA < 0.005 else dollars(worth * _GIGA)
+    words = f" One GB more of host memory per accelerator saves {saved} a month"
     least = f"best with {size / _GIGA:,.0f} GB"
     costs = f", costs {dollars(price * _GIGA)}; {least}" if price == price else ""
     return f"{words}{costs}."
