@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_more_memory_of_the_host_never_hits_less_and_endless_memory_hits_all(cat
     assert endless["hit_rate"] == pytest.approx(endless["reused_share"], abs=1e-9)
     none = answered(catalog, host_tier="")
     assert none["hit_rate"] == pytest.approx(memory.number("hit_rate")[0]) and len(none[TABLES]["memory"]) == 0
-    assert np.isnan(none.get("host_worth", np.nan))
+    assert np.isnan(none.get("host_worth_per_month", np.nan))
 
 
 def test_slower_tiers_hold_what_faster_ones_evict_and_load_longer(catalog: Catalog) -> None:
@@ -92,7 +93,62 @@ def test_a_table_beside_the_answer_is_asked_by_its_name_in_cells() -> None:
     card = [[name.replace("_", " "), value] for name, value in ASKED.items() if value not in ("", "auto")]
     card = [[name, float(value) if value.replace(".", "").isdigit() else value] for name, value in card]
     block = session.call("XLPERF_SESSIONS", [card, "memory"])
-    assert block[0][:3] == ["host memory (GB)", "hit rate", "sessions per copy"] and len(block) == 10
+    assert block[0][:3] == ["host memory (GB)", "hit rate", "sessions per copy"] and len(block) == 11
     assert all(isinstance(value, float) for row in block[1:] for value in row[:5])
     ((rate,),) = session.call("XLPERF_SESSIONS", [card, "hit rate"])
     assert rate == pytest.approx(block[5][1])
+
+
+ONE_STAGE = {"pipeline_parallel": "1"}
+MAPPINGS = ({"tensor_parallel": "1"}, {"tensor_parallel": "2", "software": "vllm"})
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_a_copy_of_several_replicas_holds_the_sessions_of_each(
+    catalog: Catalog, mapping: dict[str, str], replicas: int
+) -> None:
+    one, several = (
+        answered(catalog, **ONE_STAGE, **mapping, num_accelerators=str(int(mapping["tensor_parallel"]) * number))
+        for number in (1, replicas)
+    )
+    alike = ("sessions_per_accelerator", "cache_per_session", "tokens_per_session", "hit_rate", "hit_rate_accelerator",
+             "ttft_first", "ttft_later", "turn_time", "eviction_time", "cost_per_session", "host_worth_per_month",
+             "best_host_memory")  # fmt: skip
+    for names, ratio in (
+        (alike, 1.0),
+        (("cache_tokens", "copy_size", "resident_sessions", "running_sessions", "turn_rate"), replicas),
+    ):
+        assert [several[name] for name in names] == pytest.approx([ratio * one[name] for name in names])
+    rows = [answer[TABLES]["memory"].number("sessions_per_copy") for answer in (several, one)]
+    assert rows[0] == pytest.approx(replicas * rows[1])
+
+
+def test_stated_sessions_are_spread_over_the_replicas_of_all_copies(catalog: Catalog) -> None:
+    asked = {**ONE_STAGE, "tensor_parallel": "2", "sessions": "1000"}
+    one, several = (answered(catalog, **asked, num_accelerators=size) for size in ("2", "8"))
+    assert several["sessions_per_copy"] * several["copies"] == pytest.approx(1000.0)
+    assert one["accelerators"] <= several["accelerators"] < one["accelerators"] + 8.0
+    assert several["running_sessions"] * several["copies"] == pytest.approx(one["running_sessions"] * one["copies"])
+
+
+def test_more_accelerators_in_a_copy_never_hold_fewer_sessions_each(catalog: Catalog) -> None:
+    answers = [answered(catalog, num_accelerators=size) for size in ("2", "4", "8")]
+    for small, large in pairwise(answers):
+        assert large["cost_per_session"] <= small["cost_per_session"] * 1.001
+        assert large["sessions_per_accelerator"] >= small["sessions_per_accelerator"] * 0.999
+
+
+def test_the_best_memory_of_the_host_does_not_depend_on_the_size_that_a_form_states(catalog: Catalog) -> None:
+    sizes = ("0", "100", "320", "512", "5000")
+    answers = {size: answered(catalog, host_memory=size) for size in sizes}
+    assert len({answer["best_host_memory"] for answer in answers.values()}) == 1
+    for size, answer in answers.items():
+        memory = answer[TABLES]["memory"]
+        stated = np.isclose(memory.number("host_memory"), float(size) * 1e9)
+        assert stated.sum() == 1 and not stated[-1] and len(memory) <= 11
+        assert "saves $0.00" not in answer["answer"] or answer["host_worth_per_month"] == 0.0
+        assert answer["best_host_memory"] in memory.number("host_memory")
+        row = memory.take(np.flatnonzero(stated))
+        assert row.stated("sessions_per_copy") == pytest.approx(answer["sessions_per_copy"], rel=1e-3)
+        assert answer["host_worth_per_month"] == memory["worth_per_month"][int(np.argmax(stated)) + 1]

@@ -83,8 +83,18 @@ def test_the_command_prints_the_parts_of_a_page_that_have_some_words(command: Co
     assert "## training" in columns and "**micro batch size**" in columns and len(columns.splitlines()) < 60
     formula = command("guide", "equations", "poisson").out
     assert "$$" in formula and "`defects`" in formula and len(formula.splitlines()) < 60
+    assert command("guide", "columns", "micro", "batch", "size").out == columns
     nothing = command("guide", "glossary", "no such words")
-    assert nothing.code == 2 and nothing.err == "guide: the page glossary has no no such words\n"
+    assert nothing.code == 2 and nothing.err.startswith("guide: the page glossary has no no such words; choose from ")
+
+
+def test_words_that_no_page_is_called_name_the_pages_that_have_them(command: Command) -> None:
+    for words in (("think", "time"), ("glossary", "think", "time")):
+        error = command("guide", *words).err
+        assert "xlperf guide columns think time" in error
+    assert "**think time (s)**" in command("guide", "columns", "think", "time").out
+    assert command("guide", "Adapters", "(LoRA)").out == command("guide", "LoRA").out
+    assert command("guide", "glossary", "host", "memory").code == 0  # its names have underscores
 
 
 def glossary() -> dict[str, str]:

@@ -186,29 +186,29 @@ _SHORT = 16  # lines of a section that is printed whole if some of it is asked f
 
 
 @command()
-def guide(topic: str | None, words: str | None) -> None:
+def guide(topic: str | None, words: tuple[str, ...]) -> None:
     """Read the guide: first hours, sheets, columns, functions, equations, accuracy."""
     if topic is None:
         titles = [_page(name)[0].removeprefix("# ") for name in _TOPICS]
         say(*aligned([[f"xlperf guide {name}" for name in _TOPICS], titles], (False, False)))
         return
-    name = topic.casefold()
-    if name not in _TOPICS and (page := page_of(name)) is not None:  # of a command: the sections that name it
-        say(*_paragraphs(_parts(_page(page), words or f"xlperf {name}", whole=True) or _page(page)), folded=False)
-        return
-    if name not in _TOPICS:
+    name, phrase = topic.casefold(), " ".join(words)
+    if name in _TOPICS:
+        lines = _parts(_page(name), phrase) if words else _page(name)
+        near, problem = [], f"the page {name} has no {phrase}"
+    elif (page := page_of(name)) is not None:  # of a command: the sections that name it
+        lines = _parts(_page(page), phrase or f"xlperf {name}", whole=True) or _page(page)
+    else:
+        phrase = " ".join((topic, *words))
         near = get_close_matches(name, _TOPICS, 1)
+        problem = f"no page {phrase}"
         sections = [] if near else [part for page in _TOPICS for part in _sections(_page(page))]
-        if headed := [line for part in sections if name in part[0].casefold() for line in part]:
-            say(*_paragraphs(headed), folded=False)
-            return
-        holding = [] if near else [f"xlperf guide {page} {topic}" for page in _TOPICS if _parts(_page(page), name)]
-        choice = f"see {', '.join(holding)}" if holding else f"choose from {', '.join(_TOPICS)}"
-        hint = f"; did you mean {near[0]}?" if near else f"; {choice}"
-        raise InputError(Fault("guide", f"no page {topic}{hint}"))
-    lines = _page(name) if words is None else _parts(_page(name), words)
+        lines = [line for part in sections if phrase.casefold() in part[0].casefold() for line in part]
     if not lines:
-        raise InputError(Fault("guide", f"the page {name} has no {words}"))
+        holding = [f"xlperf guide {page} {phrase}" for page in _TOPICS if not near and _parts(_page(page), phrase)]
+        choice = f"choose from {', '.join(_TOPICS)}"
+        hint = f"did you mean {near[0]}?" if near else f"see {', '.join(holding)}" if holding else ""
+        raise InputError(Fault("guide", f"{problem}; {hint or choice}"))
     say(*_paragraphs(lines), folded=False)
 
 
@@ -242,9 +242,10 @@ def _page(topic: str) -> list[str]:
 def _parts(page: list[str], words: str, whole: bool = False) -> list[str]:
     """Short sections that have the words; of long ones heading and lines that have them, or the ``whole``."""
     parts = []
+    wanted = words.casefold()
     for heading, *body in _sections(page):
-        lines = [line for line in body if words.casefold() in line.casefold()]
-        short = (whole or len(body) <= _SHORT) and (lines or words.casefold() in heading.casefold())
+        lines = [line for line in body if wanted in line.casefold().replace("_", " " if " " in wanted else "_")]
+        short = (whole or len(body) <= _SHORT) and (lines or wanted in heading.casefold())
         parts += [heading, *body] if short else [heading, *lines, ""] if lines else []
     return parts
 

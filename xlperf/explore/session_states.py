@@ -15,13 +15,13 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving import sessions as equations
-from xlperf.explore.fleet_plans import COUNT, with_columns
+from xlperf.explore.fleet_plans import COUNT, PP, TP, with_columns
 from xlperf.explore.search import stacked
 from xlperf.interop.logs import Trace, read_trace
 
 TIERS = ("host", "drive", "remote")
 _LOADS, _SHARES, _AGES = 16, 4, 400
-"""Loads of a copy, and shares of the prompt in its cache, that are evaluated together; ages of a table. [-]"""
+"""Loads of a replica, and shares of the prompt in its cache, that are evaluated together; ages of a table. [-]"""
 _SHORTEST, _LONGEST, _STEPS = 1e-4, 1e8, 45  # bounds of the time of a turn [s], and bisection steps between them [-]
 _MOST_LOAD = 4096.0
 _TIMES = ("ttft", "tpot", "fits", "trust", "trust_reason")
@@ -194,6 +194,11 @@ def tiers_of(form: Table, catalog: Catalog) -> list[Tier]:
     return tiers
 
 
+def replica_size(plan: Table) -> float:
+    """Accelerators of a replica of a plan: attention replicas and expert groups are parts of it."""
+    return plan.value(TP) * plan.value(PP)
+
+
 def whole(tokens: float) -> float:
     """Tokens of a plan, whose lengths are whole."""
     return max(float(np.round(tokens)), 1.0)
@@ -201,9 +206,12 @@ def whole(tokens: float) -> float:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the model: its plan at one request, tokens in its memory, bytes of a token on each accelerator."""
+    """A copy of the model, whose replicas share its sessions evenly: the plan of one replica at one request, tokens in
+    the memory of the replica, bytes of a token on each of its accelerators.
+    """
 
     plan: Table
+    replicas: float
     tokens: float
     token_size: float
     overlap: bool
@@ -213,7 +221,7 @@ class Copy:
 
     @property
     def size(self) -> float:
-        """Accelerators."""
+        """Accelerators of a replica."""
         return self.plan.stated(COUNT)
 
     @staticmethod
@@ -222,10 +230,11 @@ class Copy:
         common, own, new = sessions.prompt
         later = sessions.turns / max(sessions.turns - 1.0, 1.0)
         own, added = (own * later, sessions.added) if sessions.turns > 1.0 else (own, new)
-        replicas = plan.value("data_parallel_attention")
+        size, ranks = replica_size(plan), plan.value("data_parallel_attention")
+        replicas, plan = plan.stated(COUNT) / size, with_columns(plan, num_accelerators=size)
         alone = with_columns(plan, output_length=whole(sessions.generated))
         rows = stacked([
-            with_columns(alone, concurrency=replicas, prompt_length=whole(common + own + added), shared_prefix=0.0),
+            with_columns(alone, concurrency=ranks, prompt_length=whole(common + own + added), shared_prefix=0.0),
             *(
                 with_columns(alone, concurrency=1.0, prompt_length=whole(length), shared_prefix=kept / length)
                 for length, kept in (
@@ -238,14 +247,15 @@ class Copy:
         tokens, fits = results.stated("kv_cache_tokens"), results.number("fits")[1] == 1.0
         if not tokens > 0.0 or not fits:
             return None
-        size = results.stated("memory_kv_cache") / (replicas * (common + own + added + sessions.generated))
+        token_size = results.stated("memory_kv_cache") / (ranks * (common + own + added + sessions.generated))
         engine = plan.word("software")
         stated = {row["engine"]: row["overlap"] for row in stack_rows("kv_loads")}.get(engine.partition(" ")[0], "no")
-        return Copy(plan, tokens, size, (overlap or stated) == "yes", *results.number("ttft")[1:].tolist())
+        overlaps = (overlap or stated) == "yes"
+        return Copy(plan, replicas, tokens, token_size, overlaps, *results.number("ttft")[1:].tolist())
 
 
 class State(NamedTuple):
-    """A copy at loads, (variants of the tiers, loads); ages and hits have the tiers first, the accelerators before."""
+    """A replica at (variants of the tiers, loads); ages and hits have the tiers first, the accelerators before."""
 
     load: Array
     ages: Array
@@ -264,7 +274,7 @@ class State(NamedTuple):
 
 
 class Surface(NamedTuple):
-    """Times of the mean turn on a copy, (shares of the prompt in the cache, loads); alone for each share."""
+    """Times of the mean turn on a replica, (shares of the prompt in the cache, loads); alone for each share."""
 
     loads: Array
     shares: Array
@@ -303,7 +313,7 @@ class Surface(NamedTuple):
 
 
 def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, surface: Surface, form: Table) -> State:
-    """A copy under loads with tiers of several sizes: hit rates and times that agree.
+    """A replica under loads with tiers of several sizes: hit rates and times that agree.
 
     The longer a turn takes, the fewer begin, the longer a tier keeps them and the shorter the turn: its time is the
     root of a decreasing function, by bisection. ``sizes``: bytes of each tier per accelerator, (tiers, variants).
@@ -352,7 +362,7 @@ def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, 
 def best_states(
     copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog
 ) -> list[State | None]:
-    """The state of a copy with most sessions within the targets, for each column of sizes of the tiers."""
+    """The state of a replica with most sessions within the targets, for each column of sizes of the tiers."""
     most = max(np.floor((copy.tokens - sessions.common) / sessions.running), 1.0)
     loads: Array = np.unique(np.round(_equal_ratios(1.0, min(most, _MOST_LOAD), _LOADS)))
     best: list[State | None] = [None] * sizes.shape[1]

@@ -8,6 +8,7 @@ cheapest answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -29,24 +30,27 @@ from xlperf.explore.session_states import (
     Tier,
     Traced,
     best_states,
+    replica_size,
     shared_evenly,
     tiers_of,
     whole,
 )
 
-SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
 FLEET = "fleet"  # key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache
 _GIGA = 1000.0 * MILLION
+DOUBLINGS = tuple(size * _GIGA for size in (0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0))
+"""Sizes of the host's memory for each accelerator in the table, beside that of the form and the best. [B]"""
+STEPS = tuple(size * part for size in DOUBLINGS[1:-1] for part in (1.25, 1.5, 1.75))
+"""Sizes between them that may be the best. [B]"""
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
 """Entries that the form Serve has too."""
 
 
 class Choice(NamedTuple):
-    """A copy with the load at which it holds most sessions within the targets, for each size of the host's memory."""
+    """A copy and the load at which it holds most sessions within the targets, for each size of the host's memory."""
 
     copy: Copy
     fleet: Fleet
@@ -61,7 +65,7 @@ class Choice(NamedTuple):
         return self.hours.paid * self.copy.size * float(state.turn_time / state.load) * turns
 
     def rate(self, variant: int) -> float:
-        """Turns that a copy begins within the targets. [1/s]"""
+        """Turns that a replica begins within the targets. [1/s]"""
         state = self.states[variant]
         return 0.0 if state is None else float(state.load / state.turn_time)
 
@@ -81,9 +85,11 @@ def sessions_answer(form: Table, catalog: Catalog) -> Answer:
         return _refused(asked, bool(chosen), catalog)
     best = min(kept, key=lambda choice: choice.cost(0, sessions.turns) / max(choice.hours.paid, 1e-30))
     varied = own
-    if tiers and tiers[0].place == TIERS[0] and tiers[0].size > 0.0:
-        varied = np.repeat(own, 1 + len(SIZES), axis=1)
-        varied[0, 1:] = tiers[0].size * np.array(SIZES)
+    if tiers and tiers[0].place == TIERS[0]:
+        size = tiers[0].size
+        tried = np.unique([*DOUBLINGS[:-1], *STEPS, size, max(2.0 * size, DOUBLINGS[-1])])
+        varied = np.repeat(own, 1 + len(tried), axis=1)
+        varied[0, 1:] = tried
     best = best._replace(states=best_states(best.copy, sessions, tiers, varied, form, catalog))
     return _answer(form, sessions, tiers, varied, best)
 
@@ -100,25 +106,22 @@ def _serving(form: Table, sessions: Sessions) -> Table:
 
 
 def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve the mean turn: of the form's copy, or of copies of every size that one replica fills."""
-    fleets = serving_ways(asked, catalog)
-    if asked.number(COUNT)[0] == asked.number(COUNT)[0]:
-        return fleets
-    for size in COPY_SIZES:
-        fleets += serving_ways(with_columns(asked, num_accelerators=size), catalog)
+    """Ways to serve the mean turn whose replicas fill the form's copy: those of Serve, and on copies of every size."""
+    count = asked.number(COUNT)[0]  # NaN: any
+    copies = [with_columns(asked, num_accelerators=size) for size in COPY_SIZES if not count % size > 0.0]
     named: dict[object, Fleet] = {}
-    for fleet in fleets:
-        plan = fleet.plan
-        degrees = tuple(plan.value(name) for name in DEGREES)
-        if plan.stated(COUNT) == degrees[0] * degrees[1]:
-            named.setdefault((plan.word("software"), *degrees), fleet)
-    return list(named.values()) or fleets
+    for fleet in chain.from_iterable(serving_ways(copy, catalog) for copy in (*copies, asked)):
+        if not count % replica_size(fleet.plan) > 0.0:
+            named.setdefault((fleet.plan.word("software"), *(fleet.plan.value(name) for name in DEGREES)), fleet)
+    return list(named.values())
 
 
 def _choice(
     form: Table, asked: Table, fleet: Fleet, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, catalog: Catalog
 ) -> Choice | None:
-    plan = with_columns(with_prices(fleet.plan, asked), concurrency=1.0)
+    count = asked.stated(COUNT)
+    count = count if count == count else replica_size(fleet.plan)
+    plan = with_columns(with_prices(fleet.plan, asked), concurrency=1.0, num_accelerators=count)
     copy = Copy.of(plan, sessions, form.stated_word("load_overlap"), catalog)
     if copy is None:
         return None
@@ -141,23 +144,23 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     assert state is not None
     common, own, new = sessions.prompt
     prompt = common + own + new
-    stated = form.stated("sessions")
-    alive = float(state.sessions)
+    stated, replicas = form.stated("sessions"), copy.replicas
+    alive, size = replicas * float(state.sessions), replicas * copy.size
     copies = float(np.ceil(stated / alive - 1e-9)) if stated == stated else 1.0
     if stated == stated:
-        state = shared_evenly(state, sessions, stated / copies)
+        state = shared_evenly(state, sessions, stated / copies / replicas)
         best, alive = best._replace(states=[state, *best.states[1:]]), stated / copies
     shares = {"accelerator": (common + own * float(state.hits[0])) / prompt}
     shares |= {tier.place: own * float(hit) / prompt for tier, hit in zip(tiers, state.hits[1:], strict=True)}
-    rate = best.rate(0)
     answer: Answer = {
-        "sessions_per_accelerator": alive / copy.size, "sessions_per_copy": alive, "copies": copies,
-        "running_sessions": float(state.load), "copy_size": copy.size, "accelerators": copies * copy.size,
-        "resident_sessions": _resident(sessions, state), "reused_share": sessions.reused,
+        "sessions_per_accelerator": alive / size, "sessions_per_copy": alive, "copies": copies,
+        "running_sessions": replicas * float(state.load), "copy_size": size, "accelerators": copies * size,
+        "resident_sessions": replicas * _resident(sessions, state), "reused_share": sessions.reused,
         "hit_rate": float(sum(shares.values())), **{f"hit_rate_{place}": share for place, share in shares.items()},
         "ttft_first": float(state.ttft_first), "ttft_later": float(state.ttft_later), "tpot": float(state.tpot),
-        "turn_time": float(state.turn_time), "turn_rate": rate, "cache_tokens": copy.tokens,
-        "tokens_per_session": sessions.waiting, "cache_per_session": sessions.waiting * copy.token_size * copy.size,
+        "turn_time": float(state.turn_time), "turn_rate": replicas * best.rate(0),
+        "cache_tokens": replicas * copy.tokens, "tokens_per_session": sessions.waiting,
+        "cache_per_session": sessions.waiting * copy.token_size * copy.size,
         "eviction_time": float(state.ages[0]),
     }  # fmt: skip
     answer |= {name: plan.value(name) for name in DEGREES}
@@ -169,7 +172,11 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
         answer[f"eviction_time_{tier.place}"] = float(age)
     memory, worth, size = _memory(sessions, tiers, sizes, best)
     if tiers and tiers[0].place == TIERS[0]:
-        answer |= {"host_worth": worth, "host_price": tiers[0].price * MONTH, "best_host_memory": size}
+        answer |= {
+            "host_worth_per_month": worth,
+            "host_price_per_month": tiers[0].price * MONTH,
+            "best_host_memory": size,
+        }
     answer |= {name: plan.word(name) for name in ("software", "precision", "kv_precision")}
     answer |= {name: str(best.fleet.results[name][0]) for name in ("trust", "trust_reason")}
     answer["limit"] = _limit(form, sessions, copy, state)
@@ -178,7 +185,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     traced = f"Trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
     answer["defaults_used"] = (
         f"{traced}{software_title(answer['software'])}, continuous batching in one pool; sessions stay with "
-        f"their copy; least recently used is evicted; each tier also holds what the faster ones do; "
+        f"their replica; least recently used is evicted; each tier also holds what the faster ones do; "
         f"loads {order} prefill"
     )
     words = [f"{one.name}: {one.size / _GIGA:,.0f} GB at {one.bandwidth / _GIGA:,.0f} GB/s each" for one in tiers]
@@ -189,37 +196,44 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
 
 
 def _resident(sessions: Sessions, state: State) -> float:
-    """Sessions in the memory of the accelerators: in a turn, or thinking for less than its characteristic time."""
+    """Sessions in the memory of a replica: in a turn, or thinking for less than its characteristic time."""
     think = sessions.stay(state.ages[0])
     share = (sessions.turns - 1.0) / sessions.turns
     return float(state.load * (1.0 + share * think / state.turn_time))
 
 
 def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choice) -> tuple[Table, float, float]:
-    """The table of sizes of the host's memory, the worth of a GB of the form's own, and the best size."""
+    """The table of sizes of the host's memory, the worth of a GB more than the form's, and the best size."""
     common, own, new = sessions.prompt
     blank = {column.name: "" if column.is_text else np.nan for column in table_schema("sessions_memory").columns}
     lines: list[dict[str, object]] = []
     price = tiers[0].price if tiers else np.nan
-    spent = []
+    spent = {
+        size: best.cost(variant, sessions.turns) * (1.0 + price * size / best.hours.paid)
+        for variant, size in enumerate(sizes[0].tolist() if tiers else [])
+        if variant > 0 and size in (*DOUBLINGS, *STEPS)
+    }
+    cheapest = min(spent, key=lambda size: spent[size], default=np.nan)
+    of_next, smaller = np.nan, 0
     for variant in range(1, sizes.shape[1]):
         state = best.states[variant]
         size = float(sizes[0, variant])
+        if size in STEPS and size not in (cheapest, float(sizes[0, 0])):
+            continue
         line: dict[str, object] = {**blank, "host_memory": size}
         if state is not None:
-            cost = best.cost(variant, sessions.turns)
             hits = (common + own * float(state.hits.sum())) / (common + own + new)
-            line |= {"hit_rate": hits, "cost_per_session": cost}
-            line |= {"sessions_per_copy": float(state.sessions), "ttft_later": float(state.ttft_later)}
-            spent.append((cost * (1.0 + price * size / best.hours.paid), size))
-        if variant > 1 and best.rate(variant - 1) > 0.0:
-            gain = best.rate(variant) / best.rate(variant - 1) - 1.0
-            worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, variant - 1]))
+            line |= {"hit_rate": hits, "cost_per_session": best.cost(variant, sessions.turns)}
+            line |= {"sessions_per_copy": best.copy.replicas * float(state.sessions)}
+            line |= {"ttft_later": float(state.ttft_later)}
+        if smaller and best.rate(smaller) > 0.0:
+            gain = best.rate(variant) / best.rate(smaller) - 1.0
+            worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, smaller]))
             line |= {"worth_per_month": worth, "pays": "pays" if worth > price * MONTH else "does not"}
+            of_next = worth if sizes[0, smaller] == sizes[0, 0] else of_next
+        smaller = variant
         lines.append(line)
-    table = Table.of_lines("sessions_memory", lines)
-    of_next = float(table["worth_per_month"][SIZES.index(1.0) + 1]) if lines else np.nan  # of the next larger size
-    return table, of_next, min(spent, default=(0.0, np.nan))[1]
+    return Table.of_lines("sessions_memory", lines), of_next, cheapest
 
 
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
@@ -259,10 +273,12 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
 
 def _worth_in_words(answer: Answer) -> str:
     """What the next GB of host memory saves and costs a month, and up to which size more pays."""
-    worth, price, size = (answer.get(name, np.nan) for name in ("host_worth", "host_price", "best_host_memory"))
+    names = ("host_worth_per_month", "host_price_per_month", "best_host_memory")
+    worth, price, size = (answer.get(name, np.nan) for name in names)
     if worth != worth:
         return ""
-    words = f" One GB more on the host saves {dollars(worth * _GIGA)} a month"
+    saved = "less than $0.01" if 0.0 < worth * _GIGA < 0.005 else dollars(worth * _GIGA)
+    words = f" One GB more of host memory per accelerator saves {saved} a month"
     least = f"best with {size / _GIGA:,.0f} GB"
     costs = f", costs {dollars(price * _GIGA)}; {least}" if price == price else ""
     return f"{words}{costs}."
