@@ -259,10 +259,8 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
     answer = (_service if serving else _run)(form, catalog, work, steps, _hour_price(form, catalog))
     for name, size in ("copies" if serving else "units", unit), ("replicas", copy):
         if needed % size:
-            counted = (
-                f"the answer is of {ceil_div(needed, size) * size:,.0f}" if size == unit else "the last is smaller"
-            )
-            answer["answer"] += f" {needed:,.0f} accelerators are no whole number of {name} of {size:,.0f}: {counted}."
+            words = f"the answer is of {work.accelerators:,.0f}" if size == unit else "the last is smaller"
+            answer["answer"] += f" {needed:,.0f} accelerators are no whole number of {name} of {size:,.0f}: {words}."
             break
     return answer
 
