@@ -189,7 +189,7 @@ def test_a_changed_cell_evaluates_only_what_depends_on_it(catalog: Catalog, monk
 def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without draws: one programme, and one for each policy that the best plan breaks and each unused accelerator; costs are the solver's."""
+    """Without draws: one programme, and one for each policy that the best plan breaks and each unused accelerator."""
     solved = []
 
     def counted(*given: Any, **named: Any) -> Any:
