@@ -97,6 +97,25 @@ def test_one_year_is_the_owned_answer_of_serve(
     assert result.years["tokens"][0] == pytest.approx(served["tokens_per_second"] * YEAR, rel=1e-9)
 
 
+def test_an_answer_says_its_weights_and_what_an_unused_accelerator_would_add(catalog: Catalog) -> None:
+    """The smallest order of a rack that the fleet leaves out, and a date after the last year."""
+    more = {"years": "4", "payment": "own"}
+    answer = asked(catalog, **more, generations="H100-SXM-80GB; B200-SXM-180GB; GB200-NVL72").results
+    used = set(answer["first_purchase"].split()[1::3])
+    assert "Weights in FP8." in answer["answer"]
+    words = answer["answer"].split("Never taken: ")[1]
+    assert "GB200 (the least order, 72, would add $" in words and not any(name in words for name in used)
+    assert asked(catalog, **more, precision="bf16").results["answer"].count("Weights in BF16.") == 1
+    late = asked(catalog, **more | {"years": "1"}, generations="H100-SXM-80GB; GB200-NVL72").results["answer"]
+    assert late.endswith("Never taken: GB200 (available in 2026.5).")
+
+
+def test_copies_have_a_size_that_their_accelerators_hold(catalog: Catalog) -> None:
+    machines = asked(catalog, growth="0.6", years="4").machines
+    held = machines["bought"] + machines["kept"] + machines["rented"]
+    assert (machines["copies"] * machines["copy_size"] <= held + 1e-6).all() and (machines["copies"] >= 1.0).all()
+
+
 def test_parts_add_up_and_all_demand_is_served(catalog: Catalog) -> None:
     result = asked(catalog, growth="0.6", years="4")
     answer, years, machines = result
@@ -118,7 +137,7 @@ def test_parts_add_up_and_all_demand_is_served(catalog: Catalog) -> None:
         "generations": "; ".join(dict.fromkeys(machines["accelerator"])),
     }  # fmt: skip
     again = asked(catalog, **stated)
-    assert again.results["answer"] == answer["answer"]
+    assert again.results["answer"] == answer["answer"].partition(" Never taken: ")[0]
     assert again.years["present_cost"].tolist() == pytest.approx(years["present_cost"].tolist(), rel=1e-9)
 
 
@@ -170,7 +189,7 @@ def test_a_changed_cell_evaluates_only_what_depends_on_it(catalog: Catalog, monk
 def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without draws: one programme, and one for each policy that the best plan breaks; the costs are the solver's."""
+    """Without draws: one programme, and one for each policy that the best plan breaks and each unused accelerator."""
     solved = []
 
     def counted(*given: Any, **named: Any) -> Any:
@@ -183,7 +202,7 @@ def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
         solved.clear()
         rows = [[*row[:5], 0.0, rent, 0.0, 0.9] for row in ROWS[:2]]
         answer = asked(catalog, rows, **more).results
-        assert len(solved) == 2
+        assert len(solved) == 2 + answer["answer"].count("(the least order, ")
         assert answer[best] == answer["best_first_cost"] < answer[other]
     rented = asked(catalog, rows, payment="rent", **more).results
     assert "waiting" not in rented  # there is nothing to decide

@@ -107,6 +107,17 @@ def test_ten_times_the_limit_is_impossible_and_needs_more() -> None:
     assert answer["answer"].startswith(f"{10 * limit:,.0f} token/s of Llama2-70B on 8 H100 is impossible as stated")
 
 
+def test_a_limit_is_of_the_format_of_the_checkpoint_and_an_efficiency_says_its_load() -> None:
+    words = {"model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB", "num_accelerators": "8",
+             "prompt_length": "1024", "output_length": "2048"}  # fmt: skip
+    auto, wide, narrow = (ask(words | {"precision": name}, claimed_value=60000) for name in ("auto", "bf16", "fp8"))
+    for name in ("limit_value", "limit_share", "efficiency", "answer"):
+        assert auto[name] == wide[name]
+    assert narrow["limit_value"] > 2.0 * wide["limit_value"]
+    assert narrow["efficiency"] > narrow["limit_share"]
+    assert f" with {narrow['concurrency']:,.0f} requests in flight is above" in narrow["answer"]
+
+
 def test_a_limit_is_the_roofline_by_hand() -> None:
     """Llama 2 70B in FP8 for one user: 68.7 G parameters of products over 8 x 3.35 TB/s, and a cache of 80 KiB a token
     in eight bits: 327,680 / 2 bytes.

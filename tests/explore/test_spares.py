@@ -121,8 +121,8 @@ def test_a_rack_fails_as_a_whole_unless_it_has_slack() -> None:
     entries = {"accelerator": "GB200-NVL72", "num_accelerators": 9216, "fleet": "GB200 NVL72", "model": "DeepSeek-V3"}
     whole, slack = ask(entries), ask(entries, unit_slack=8)
     assert whole["unit_size"] == 72 and whole["units"] == 128
-    rack = 24 / (8760 + 24)
-    assert slack["unit_unavailability"] == pytest.approx(rack, rel=1e-2)
+    rack, feed = 24 / (8760 + 24), 9 / (50000 + 9)
+    assert slack["unit_unavailability"] == pytest.approx(1.0 - (1.0 - rack) * (1.0 - feed), rel=1e-2)
     assert slack["spares"] < whole["spares"]
 
 
@@ -132,12 +132,25 @@ def test_a_rack_fails_as_a_whole_unless_it_has_slack() -> None:
         ({"fleet": "Llama 4"}, 'unknown fleet "Llama 4" of the sheet failures; '),
         ({"fleet": "Meta RSC-1", "rack_mtbf": 1000}, "rack size must be given with rack mtbf: the fleet has none"),
         ({"model": ""}, "a training run needs a model or the checkpoint size"),
-        ({"availability": 1.5}, "availability must be at most 0.999999, got 1.5"),
+        ({"availability": 1000}, "availability must be at most 0.999999, got 1000"),
+        ({"availability": 99.99}, r"at most 0.999999 \(write 0.9999 for 99.99 %\), got 99.99"),
     ],
 )
 def test_bad_entries_are_named(entries: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         ask(RUN, **entries)
+
+
+def test_an_answer_says_which_accelerators_count_and_what_a_year_takes() -> None:
+    """A service of 50 accelerators in copies of 8 takes 7 copies; without spares it loses what one copy is down."""
+    odd, even = ask(SERVICE, num_accelerators=50), ask(SERVICE, num_accelerators=56)
+    more = " 50 accelerators are no whole number of copies of 8: the answer is of 56."
+    assert odd["answer"] == even["answer"] + more
+    assert f"{even['interruptions']:,.1f} failures of copies a year; the spares cost $" in even["answer"]
+    assert even["answer"].endswith(" a year.")
+    none = even[TABLES][STEPS]["effective_share"][0]
+    assert 1.0 - even["unit_unavailability"] == pytest.approx(none, abs=1e-4)
+    assert "replicas of 128: the last is smaller" in ask(RUN, num_accelerators=16400)["answer"]
 
 
 def test_what_no_number_of_spares_gives_is_no_answer() -> None:

@@ -20,6 +20,7 @@ from xlperf.base.units import UNITS, Unit
 from xlperf.catalog.schema import (
     AMBIGUOUS,
     EVERY_TABLE,
+    PER_CENT,
     PLAN_TABLES,
     Column,
     canonical,
@@ -312,9 +313,12 @@ class Field:
 
     def expected(self, inside: float) -> str:
         """Valid numbers in the unit used inside, in words."""
+        words = self.expects
         if self.column.has_ceiling and inside > self.high:
-            return f"at most {self.high / self.factor:g}{f' ({self.symbol})' if self.symbol not in ('', '-') else ''}"
-        return self.expects
+            words = f"at most {self.high / self.factor:g}{f' ({self.symbol})' if self.symbol not in ('', '-') else ''}"
+        if self.column.name in PER_CENT and self.high <= 1.0 < inside <= 100.0:
+            words += f" (write {inside / 100.0:.10g} for {inside:.10g} %)"
+        return words
 
     @property
     def expects(self) -> str:

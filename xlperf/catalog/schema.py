@@ -576,14 +576,26 @@ _ROUGH = ("probability", "remainder")  # Of these, what is never known to more t
 def per_cent(shares: Sequence[float], most: int = 2) -> list[str]:
     """Shares in per cent with one decimal; with ``most`` if one of them is within 1 % of nothing or of all.
 
-    >>> per_cent([0.0904]), per_cent([0.5, 0.9986, 1.0]), per_cent([0.5, float("nan")])
-    (['9.0'], ['50.00', '99.86', '100.00'], ['50', ''])
+    A share that is not all never reads 100: it has more decimals.
+
+    >>> per_cent([0.0904]), per_cent([0.5, 0.9986, 1.0]), per_cent([0.5, float("nan")]), per_cent([0.999953])
+    (['9.0'], ['50.00', '99.86', '100.00'], ['50', ''], ['99.995'])
     """
     known = [share for share in shares if math.isfinite(share)]
     near = any(_NONE < min(abs(share), abs(1.0 - share)) < _NEAR for share in known)
     whole = all(abs(100.0 * share - round(100.0 * share)) < _NONE for share in known)
     decimals = 0 if whole else most if near else 1
-    return [f"{100.0 * share:,.{decimals}f}" if math.isfinite(share) else "" for share in shares]
+    return [
+        f"{100.0 * share:,.{_decimals(share, decimals) if most > 1 else decimals}f}" if math.isfinite(share) else ""
+        for share in shares
+    ]
+
+
+def _decimals(share: float, least: int) -> int:
+    """Decimals of a share in per cent, enough to tell it from all."""
+    if not _NONE < 1.0 - share < _NEAR:
+        return least
+    return max(least, math.floor(-math.log10(1.0 - share) - math.log10(0.5)) - 1)
 
 
 _NONE, _NEAR = 1e-9, 0.01  # Shares that count as nothing, and as near nothing or all. [-]

@@ -211,8 +211,9 @@ def _results(
     }  # fmt: skip
     result |= _trust(horizon, machines)
     result |= _waiting_results(horizon, waiting)
-    words = _sentence(horizon, result, machines, _sold_at_once(programme, plan))
-    result["answer"] = " ".join(filter(None, [words, unserved, str(result.get("waiting", ""))]))
+    words = [_sentence(horizon, result, machines, _sold_at_once(programme, plan)), unserved]
+    words += [str(result.get("waiting", "")), _weights(horizon, machines), _not_taken(horizon, programme, plan)]
+    result["answer"] = " ".join(filter(None, words))
     return result
 
 
@@ -297,6 +298,34 @@ def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
         for row in rows.tolist()
     )
     return f"Not served at the price of unmet demand: {listed}."
+
+
+def _weights(horizon: Horizon, machines: Table) -> str:
+    """Format of the weights on the accelerators that a plan uses, in a sentence."""
+    used = set(machines["accelerator"].tolist())
+    formats = {short_name(offer.generation.name): offer.weights for offer in horizon.offers
+               if offer.generation.name in used}  # fmt: skip
+    if len(set(formats.values())) == 1:
+        return f"Weights in {next(iter(formats.values()))}."
+    return f"Weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}." if formats else ""
+
+
+def _not_taken(horizon: Horizon, programme: Programme, plan: Plan) -> str:
+    """What the least order of each accelerator that a plan never takes would add to its cost, in a sentence."""
+    words = []
+    for place, offer in enumerate(horizon.offers):
+        own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
+        if plan.owned[own].any() or plan.rented[place].any():
+            continue
+        name, size = short_name(offer.generation.name), offer.generation.server
+        other = best_plan(programme, taken=place)
+        if other is None:
+            late = offer.available > horizon.first_year + horizon.years - 1
+            words.append(f"{name} ({f'available in {offer.available:g}' if late else 'not within the limits'})")
+        else:
+            more = max(other.present_cost - plan.present_cost, 0.0)
+            words.append(f"{name} (the least order, {size:,.0f}, would add {dollars(more)})")
+    return f"Never taken: {'; '.join(words)}." if words else ""
 
 
 def _lacking(horizon: Horizon, programme: Programme) -> str:

@@ -15,6 +15,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
 from xlperf.engine.prices import servers_of
+from xlperf.engine.software import computed_formats
 from xlperf.equations.cost.tco import annuity_book_value, compounded_price, straight_line_depreciation
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
 from xlperf.explore.money import OWN, RENT, sized
@@ -111,6 +112,7 @@ class Offer(NamedTuple):
     resale_share: float  # share of its value kept in a year; NaN: by the annuity
     owning: Owning | None
     plan: Table  # the copy for the largest demand, one row
+    weights: str  # format of its weights
     trust: str
     trust_reason: str
 
@@ -364,7 +366,9 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     power = max(size.each for size in every)
     generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
     trust = (str(fleet.results[column][0]) for column in ("trust", "trust_reason"))
-    return Offer(generation, price, paths.available, paths.spread, paths.resale_share, owning, fleet.plan, *trust)
+    weights = str(computed_formats(fleet.plan, catalog).text("precision")[0]).partition("-")[0].upper()
+    kept = price, paths.available, paths.spread, paths.resale_share, owning, fleet.plan, weights
+    return Offer(generation, *kept, *trust)
 
 
 def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:

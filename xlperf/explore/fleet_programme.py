@@ -171,9 +171,24 @@ def minimised(
     )  # fmt: skip
 
 
-def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
-    """The plan of least present cost; None if no plan serves the demand."""
+def best_plan(
+    programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP, taken: int | None = None
+) -> Plan | None:
+    """The plan of least present cost; None if no plan serves the demand.
+
+    ``taken``: position of a generation of which some year buys or rents a server at least.
+    """
     blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first, may_rent)
+    if taken is not None:
+        from scipy.sparse import csr_array, vstack
+
+        some = np.zeros(blocks.end)
+        some[blocks.rented + taken * programme.years : blocks.rented + (taken + 1) * programme.years] = 1.0
+        for row, vintage in enumerate(programme.vintages):
+            if vintage.generation == taken:
+                some[row * programme.years + vintage.start] = 1.0
+        matrix = vstack([matrix, csr_array(some[None])]).tocsr()
+        least, most = np.append(least, 1.0), np.append(most, np.inf)
     integral = np.ones(blocks.end)
     integral[blocks.unmet :] = 0.0
     solved = minimised(costs, integral, (lower, upper), (matrix, least, most), gap)
@@ -189,8 +204,28 @@ def best_plan(programme: Programme, first: Array | None = None, may_rent: bool =
     )
     lacking = np.maximum(programme.demand - room, 0.0)
     values.reshape(-1, programme.years)[-1] = np.where(lacking > ROUND * programme.demand, lacking, 0.0)
+    copies[:] = _of_one_kind(programme, owned, rented, copies, programme.demand - values[blocks.unmet :])
     left = float(getattr(solved, "mip_gap", None) or 0.0)
     return Plan(owned, rented, copies, values[blocks.unmet :], float((costs * values).sum()) - there, left)
+
+
+def _of_one_kind(programme: Programme, owned: Array, rented: Array, copies: Array, served: Array) -> Array:
+    """Copies of each kind and year, of one kind for each generation if these serve the demand; else as they are.
+
+    Copies cost nothing beside their servers, so that an optimum may mix kinds without a reason.
+    """
+    result = np.zeros_like(copies)
+    kinds = programme.copies
+    for place, generation in enumerate(programme.generations):
+        own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
+        room = (owned[own].sum(axis=0) + rented[place]) * generation.server
+        of = [kind for kind, (position, _) in enumerate(kinds) if position == place]
+        fill = np.array([np.floor(room / kinds[kind][1].size + _WHOLE) for kind in of])
+        best = np.argmax(fill * np.array([[kinds[kind][1].capacity] for kind in of]), axis=0)
+        for number, kind in enumerate(of):
+            result[kind] = np.where(best == number, fill[number], 0.0)
+    enough = np.array([copy.capacity for _, copy in kinds]) @ result >= served * (1.0 - ROUND)
+    return np.where(enough, result, copies)
 
 
 def _costs_and_bounds(programme: Programme, blocks: _Blocks) -> tuple[Array, Array]:
@@ -337,10 +372,13 @@ def machine_accounts(programme: Programme, plan: Plan, first_year: int) -> Table
                 sold, retired = sold + gone * worth, retired + gone * (not worth)
             if not (owned or rented):
                 continue
-            copies = sum(plan.copies[kind, year] for kind, of in enumerate(kinds) if of == place)
+            run = {kind: plan.copies[kind, year] for kind, of in enumerate(kinds) if of == place}
+            copies = sum(run.values())
+            used = sum(programme.copies[kind][1].size * number for kind, number in run.items())
             lines.append({
                 "year": str(first_year + year), "accelerator": generation.name, "bought": bought,
                 "kept": owned - bought, "rented": rented, "sold": sold, "retired": retired, "copies": copies,
+                "copy_size": used / copies if copies else np.nan,
                 "power": owned * generation.power,
             })  # fmt: skip
     return Table.of_lines("fleet_machines", lines)

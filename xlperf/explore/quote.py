@@ -23,6 +23,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
+from xlperf.engine.software import computed_formats, has_parts
 from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
@@ -120,6 +121,7 @@ _DRAFTS, _ACCEPTANCE = 3.0, 0.8
 """Drafted tokens and their acceptance rate in the condition of speculative decoding; assumed. [-]"""
 _RARE, _COMMON = 0.99, 0.25
 """Shares of the published runs: above the first a claim is rare, above the second it is not slow. [-]"""
+_ALIKE = 0.005  # relative difference of efficiency and share of the limit that an answer need not explain [-]
 _WATTS = 0.1  # half of the band of power; assumed [-]
 
 
@@ -243,10 +245,17 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
         parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")
     if "percentile" in answer:
         parts.append(
-            f"its efficiency of {percent(answer['efficiency'], 0)} is above that of "
+            f"its efficiency of {percent(answer['efficiency'], 0)}{_in_flight(answer)} is above that of "
             f"{percent(answer['percentile'], 0)} of {answer['num_published']:,.0f} published runs"
         )
     return "; ".join(parts) + "."
+
+
+def _in_flight(answer: Answer) -> str:
+    """Requests in flight of an efficiency, if its limit is another than the largest, of a memory full of requests."""
+    near = abs(answer["efficiency"] / answer["limit_share"] - 1.0) <= _ALIKE
+    load = answer.get("concurrency", np.nan)
+    return "" if near or load != load else f" with {load:,.0f} requests in flight"
 
 
 def _short(value: float) -> str:
@@ -345,7 +354,8 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     share = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": count}
     searched = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
     if searched.kind != GOOD:
-        rate, bound = output_limits(with_columns(plan, concurrency=1.0), most_requests(plan, catalog), catalog)
+        stored = _as_stored(plan, catalog)
+        rate, bound = output_limits(with_columns(stored, concurrency=1.0), most_requests(stored, catalog), catalog)
         limit, reason = float(rate[0]) / share.get(kind, np.nan), str(searched.results["reason"][0])
         return _NONE._replace(limit=limit, bound=str(bound[0]), reason=reason)
     plan, results = searched.plans.take([0]), searched.results.take([0])
@@ -354,13 +364,20 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
         value = results.stated("accelerator_power") if kind == "power" else np.nan
         low, high = value * (1.0 - _WATTS), value * (1.0 + _WATTS)
         return _NONE._replace(value=value, low=low, high=high, plan=plan, results=results)
-    here, _ = output_limits(plan, np.array([made * tpot]), catalog)
-    requests = np.ones(1) if user else np.fmax(most_requests(plan, catalog), load)
-    most, bound = output_limits(plan, requests, catalog)
+    stored = _as_stored(plan, catalog)
+    here, _ = output_limits(stored, np.array([made * tpot]), catalog)
+    requests = np.ones(1) if user else np.fmax(most_requests(stored, catalog), load)
+    most, bound = output_limits(stored, requests, catalog)
     value = 1.0 / tpot if user else made / share[kind]
     limit = float(most[0]) / (1.0 if user else share[kind])
     low, high = (value / (results.stated(f"tpot_{end}") / tpot) for end in ("high", "low"))
     return Prediction(value, low, high, limit, str(bound[0]), made / float(here[0]), plan, results)
+
+
+def _as_stored(plan: Table, catalog: Catalog) -> Table:
+    """A plan with the precision of its checkpoint, of which its limits are; as it is if the parts have several."""
+    stored = computed_formats(plan, catalog)
+    return plan if has_parts(stored) else with_columns(plan, precision=str(stored.text("precision")[0]))
 
 
 def _priced(form: Table, catalog: Catalog) -> Prediction:

@@ -7,7 +7,7 @@ are those of serving and of pre-training; rollouts and trainer take longer by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +28,16 @@ from xlperf.explore.search import stacked
 from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
 
 SPLITS = "splits"  # table of splits beside an answer
-SYNCHRONOUS, ASYNCHRONOUS = "synchronous", "asynchronous"
+SYNCHRONOUS, PARTIAL, ASYNCHRONOUS = "synchronous", "partial", "asynchronous"
 TRAINER = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 """Degrees of the trainer. Those that a form states are fixed."""
 _DEGREES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # tensor-parallel degrees of an engine that are tried [-]
 _LIVE = 2.0 ** np.arange(11.0)  # rollouts of an engine at which the time of a token is evaluated [-]
 _CONTEXTS, _POINTS, _PARTS = 4, 400, 8
 """Contexts of those evaluations, points of a rollout's time, and parts of the accelerators that splits try first."""
+_NEAR = 64.0  # accelerators on either side of the best split of whole servers among which the search goes on [-]
+_BOUND = 0.97  # trainer time over the least known time of an accelerator, below which no trainer comes; assumed [-]
+_ALIKE, _FASTER = 1e-3, 0.01  # shares of a step: engines that count as equal, modes that count as faster [-]
 _TILE = 64.0  # tokens to which a packed sequence is rounded [-]
 _SCORED = 64.0  # requests in flight of a copy of the reward model: enough to keep it busy [-]
 _MAPPINGS = 8  # mappings of the trainer that every split tries [-]
@@ -119,6 +122,28 @@ class Trainer(NamedTuple):
     forward: float
 
 
+class Trainers(dict[float, Trainer | None]):
+    """The fastest trainer of a form by its number of accelerators; None if none fits. Each is searched once."""
+
+    def __init__(self, form: Table, lengths: Lengths, catalog: Catalog) -> None:
+        self._search = lambda count: _trainer(form, lengths, count, catalog)
+        plan = _training_plan(form, form.value(COUNT), lengths)
+        self.server = int(server_sizes(plan, catalog)[0][0])
+
+    def __missing__(self, count: float) -> Trainer | None:
+        self[count] = self._search(count)
+        return self[count]
+
+    def least(self, count: float) -> Trainer | None:
+        """A trainer on so many accelerators as fast as the best known one, an accelerator at a time."""
+        known = [(one.time * number, number, one) for number, one in self.items() if one]
+        if not known:
+            return None
+        _, number, one = min(known, key=lambda each: each[0])
+        share = _BOUND * number / count
+        return one._replace(time=one.time * share, forward=one.forward * share)
+
+
 class Split(NamedTuple):
     """A split of the accelerators with its engine, trainer and times. [s]"""
 
@@ -133,6 +158,7 @@ class Split(NamedTuple):
     step: float
     rewards: float  # accelerators of the reward model alone
     scoring: float
+    alone: float  # accelerators that generate alone, 0 if rollouts and trainer take turns [-]
 
 
 def rl_answer(form: Table, catalog: Catalog) -> Answer:
@@ -149,14 +175,24 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
     rates = scoring_rates(form, lengths, catalog)
     if not rates.max() > 0.0:
         return no_answer(f"no engine of up to {_DEGREES[-1]:,.0f} accelerators has room for the reward model")
-    splits = _splits(form, lengths, usable, rates, catalog)
+    trainers = Trainers(form, lengths, catalog)
+    splits = _splits(form, lengths, usable, rates, trainers)
     if not splits:
         judge = ", beside the reward model" if form.word("reward_model") else ""
         return no_answer(
             f"no split of these accelerators has room for a rollout engine and for a trainer that fits{judge}"
         )
-    best = min(splits, key=lambda split: split.step)
-    return _answer(form, lengths, best, splits)
+    best = min(splits, key=_step)
+    answer = _answer(form, lengths, best, splits)
+    modes = {form.word("rollouts"): best}
+    for mode in (SYNCHRONOUS, PARTIAL, ASYNCHRONOUS):
+        if mode not in modes and not (mode == ASYNCHRONOUS and form.stated("rollout_accelerators") == 0.0):
+            others = _splits(with_columns(form, rollouts=mode), lengths, usable, rates, trainers)
+            modes[mode] = min(others, key=_step, default=best)
+    mode = min(modes, key=lambda name: modes[name].step)
+    if modes[mode].step < (1.0 - _FASTER) * best.step:
+        answer["answer"] += f" {_faster_words(mode, modes[mode])}"
+    return answer
 
 
 def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Engine]:
@@ -188,7 +224,8 @@ def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Eng
         places = first.stated("max_batch_size")
         reason = first.stated_word("reason") if not places >= 1.0 or np.isnan(rest).any() else ""
         prefill, weights = (first.stated(name) for name in ("prefill_time", "memory_weights"))
-        trust = str(first["trust"][0]), str(first["trust_reason"][0])
+        loaded = part.take([1 + max(int(np.searchsorted(_LIVE, places, "right")) - 1, 0) * _CONTEXTS + 1])
+        trust = str(loaded["trust"][0]), str(loaded["trust_reason"][0])
         engines.append(Engine(degree, min(places, 1024.0), contexts, rest, prefill, weights * degree, reason, trust))
     return engines
 
@@ -210,65 +247,60 @@ def scoring_rates(form: Table, lengths: Lengths, catalog: Catalog) -> Array:
     return np.asarray(np.maximum.accumulate(np.nan_to_num(each)))
 
 
-def _splits(form: Table, lengths: Lengths, engines: list[Engine], rates: Array, catalog: Catalog) -> list[Split]:
-    """Every split that is tried with its fastest engine and trainer, last those near the best, by those that score."""
-    count, rewards = form.value(COUNT), form.stated("reward_accelerators")
-    by_rule = bool(np.isinf(rates).all())
-    if by_rule:
-        numbers = [0.0]
-    elif rewards == rewards:
-        numbers = [rewards]
-    else:
-        numbers = np.arange(0.0, count, _unit(form, count, lengths, catalog)).tolist()
+def _splits(form: Table, lengths: Lengths, engines: list[Engine], rates: Array, trainers: Trainers) -> list[Split]:
+    """Every split that is tried with its fastest engine and trainer, by the accelerators that score and that generate.
+
+    Whole servers first; then single accelerators near the best of them, in the order of a bound of their step.
+    """
+    count, rewards, stated = (form.stated(name) for name in (COUNT, "reward_accelerators", "rollout_accelerators"))
+    by_rule, apart = bool(np.isinf(rates).all()), form.word("rollouts") == ASYNCHRONOUS
+    unit = float(np.gcd(trainers.server, int(count)))
+    numbers = [0.0] if by_rule else [rewards] if rewards == rewards else np.arange(0.0, count, unit).tolist()
     if max(numbers) >= count or (rewards > 0.0 and by_rule):
         problem = f"reward accelerators must be from 0 to below {count:,.0f}, and need a reward model"
         raise InputError(Fault(form.place(0, "reward_accelerators"), problem))
-    trainers: dict[float, Trainer | None] = {}
+    tried: dict[tuple[float, float], Split | None] = {}
 
-    def trainer(accelerators: float) -> Trainer | None:
-        if accelerators not in trainers:
-            trainers[accelerators] = _trainer(form, lengths, accelerators, catalog)
-        return trainers[accelerators]
+    def split(number: float, rollouts: float) -> None:
+        most = count - number
+        if (number, rollouts) not in tried and 0.0 <= rollouts < most:
+            trainer = trainers[most - rollouts]
+            tried[number, rollouts] = _split(form, lengths, engines, rollouts, (number, rates), trainer)
 
-    return [one for number in numbers for one in _beside(form, lengths, engines, (number, rates), trainer, catalog)]
+    def fitting(number: float | None = None) -> list[Split]:
+        return [one for (scored, _), one in tried.items() if one and number in (None, scored)]
 
-
-def _unit(form: Table, count: float, lengths: Lengths, catalog: Catalog) -> float:
-    """Accelerators by which splits differ: a server, or what divides both it and all of them."""
-    return float(np.gcd(int(server_sizes(_training_plan(form, count, lengths), catalog)[0][0]), int(count)))
-
-
-def _beside(
-    form: Table, lengths: Lengths, engines: list[Engine], scorers: tuple[float, Array],
-    trainer: Callable[[float], Trainer | None], catalog: Catalog,
-) -> list[Split]:  # fmt: skip
-    """Splits between rollouts and trainer beside the accelerators that score."""
-    count, stated = form.value(COUNT) - scorers[0], form.stated("rollout_accelerators")
-    apart = form.word("rollouts") == ASYNCHRONOUS
-    if stated >= count or (apart and stated == 0.0):
-        problem = f"rollout accelerators must be from 0 to below {count:,.0f}" + (
-            "; asynchronous rollouts need some of their own" if apart else ""
-        )
-        raise InputError(Fault(form.place(0, "rollout_accelerators"), problem))
-    tried: dict[float, Split | None] = {}
-
-    def split(rollouts: float) -> None:
-        if rollouts not in tried and 0.0 <= rollouts < count:
-            tried[rollouts] = _split(form, lengths, engines, rollouts, scorers, trainer)
-
-    if stated == stated:
-        split(stated)
-        return [one for one in tried.values() if one and np.isfinite(one.step)]
-    unit = _unit(form, count, lengths, catalog)
-    step = max(np.floor(count / unit / _PARTS), 1.0) * unit
-    for rollouts in np.arange(step if apart else 0.0, count, step).tolist():
-        split(rollouts)
-    while step > unit and any(tried.values()):
-        step = max(np.floor(step / unit / 2.0), 1.0) * unit
-        best = min((one for one in tried.values() if one), key=_step)
-        for rollouts in (best.rollouts - step, best.rollouts + step):
-            split(rollouts)
-    return sorted((one for one in tried.values() if one and np.isfinite(one.step)), key=lambda one: one.rollouts)
+    for number in numbers:
+        most = count - number
+        if stated >= most or (apart and stated == 0.0):
+            problem = f"rollout accelerators must be from 0 to below {most:,.0f}" + (
+                "; asynchronous rollouts need some of their own" if apart else ""
+            )
+            raise InputError(Fault(form.place(0, "rollout_accelerators"), problem))
+        step = max(np.floor(most / unit / _PARTS), 1.0) * unit
+        for rollouts in [stated] if stated == stated else np.arange(step if apart else 0.0, most, step).tolist():
+            split(number, rollouts)
+        while step > unit and stated != stated and fitting(number):
+            step = max(np.floor(step / unit / 2.0), 1.0) * unit
+            centre = min(fitting(number), key=_step).alone
+            for rollouts in (centre - step, centre + step):
+                split(number, rollouts)
+    if stated != stated and fitting():
+        number = min(fitting(), key=_step).rewards
+        most = count - number
+        alone = [one for one in fitting(number) if one.alone]
+        centre = min(alone, key=_step).alone if alone else most
+        near = np.arange(max(centre - _NEAR, 1.0), min(centre + _NEAR + 1.0, most)).tolist()
+        bounds = [
+            (bound.step, rollouts)
+            for rollouts in near
+            if (bound := _split(form, lengths, engines, rollouts, (number, rates), trainers.least(most - rollouts)))
+        ]
+        for bound_step, rollouts in sorted(bounds):
+            if bound_step >= min(fitting(number), key=_step).step:
+                break
+            split(number, rollouts)
+    return sorted(fitting(), key=lambda one: (one.rewards, one.rollouts))
 
 
 def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
@@ -322,16 +354,25 @@ def _trainer(form: Table, lengths: Lengths, count: float, catalog: Catalog) -> T
 
 def _split(
     form: Table, lengths: Lengths, engines: list[Engine], rollouts: float, scorers: tuple[float, Array],
-    trainer_of: Callable[[float], Trainer | None],
+    trainer: Trainer | None,
 ) -> Split | None:  # fmt: skip
-    """A split with its fastest engine; rollouts 0: both take turns on all accelerators. None if nothing fits."""
+    """A split with its fastest engine, of equal steps the one with the shortest rollouts; None if nothing fits.
+
+    With no accelerators for rollouts alone, both take turns on all.
+    """
     count = form.value(COUNT) - scorers[0]
     generating, training = (rollouts, count - rollouts) if rollouts else (count, count)
-    trainer = trainer_of(training)
-    fitting = [engine for engine in engines if engine.degree <= generating]
-    if trainer is None or not fitting:
+    if trainer is None:
         return None
-    return min((_timed(form, lengths, engine, trainer, generating, training, scorers) for engine in fitting), key=_step)
+    timed = [
+        _timed(form, lengths, engine, trainer, generating, training, scorers)
+        for engine in engines
+        if engine.degree <= generating
+    ]
+    least = min((one.step for one in timed), default=np.inf)
+    if not np.isfinite(least):
+        return None
+    return min((one for one in timed if one.step <= least * (1.0 + _ALIKE)), key=lambda one: one.rollout)
 
 
 def _step(split: Split) -> float:
@@ -364,7 +405,8 @@ def _timed(
     made = max(rollout, scoring) if scorers[0] else rollout + scoring
     busy = max(made, work) if mode == ASYNCHRONOUS else made + float(reward) + work
     times = rollout, tail, work, sync, busy + sync
-    return Split(generating, training, engine, trainer, *times, scorers[0], scoring)
+    alone = generating if generating + training + scorers[0] <= form.value(COUNT) else 0.0
+    return Split(generating, training, engine, trainer, *times, scorers[0], scoring, alone)
 
 
 def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> Answer:
@@ -391,8 +433,9 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
         f"{form.filled('training_slowdown')[0]:g} times as long as in pre-training",
     }  # fmt: skip
     answer |= {name: plan.value(name) for name in TRAINER}
-    both = best.engine.trust, (str(results["trust"][0]), str(results["trust_reason"][0]))
-    answer["trust"], answer["trust_reason"] = max(both, key=lambda trust: BADGES.index(trust[0]))
+    badges, reasons = zip(best.engine.trust, (str(results["trust"][0]), str(results["trust_reason"][0])), strict=True)
+    answer["trust"] = max(badges, key=BADGES.index)
+    answer["trust_reason"] = f"rollouts: {reasons[0]}; trainer: {reasons[1]}"
     answer[TABLES] = {SPLITS: Table("rl_splits", dict(_columns(splits, count, price)))}
     answer["answer"] = _sentence(form, best, answer, count)
     return answer
@@ -409,11 +452,10 @@ def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[
 
 def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
     accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
-    apart = best.rollouts < count - best.rewards
     where = (
         f"rollouts on {best.rollouts:,.0f} take {best.rollout:,.0f} s, "
         f"the trainer on {best.training:,.0f} {best.work:,.0f} s"
-        if apart
+        if best.alone
         else f"rollouts and trainer take turns, {best.rollout:,.0f} and {best.work:,.0f} s"
     )
     if best.scoring:
@@ -426,3 +468,8 @@ def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
         f"{count:,.0f} {accelerator} make {_samples(form):,.0f} rollouts of {model} and train on them in "
         f"{best.step:,.0f} s: {where}, the weights move in {best.sync:,.0f} s{price}."
     )
+
+
+def _faster_words(mode: str, split: Split) -> str:
+    where = f" on {split.rollouts:,.0f}, the trainer on {split.training:,.0f}," if split.alone else ""
+    return f"{mode.capitalize()} rollouts{where} would take {split.step:,.0f} s a step."

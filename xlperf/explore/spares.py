@@ -256,8 +256,13 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
     work = Work(float(ceil_div(needed, unit)), unit, slack, domains, restart)
     given = float(form.number("spares")[0])
     steps = by_spares(work, copy, float(form.filled("availability")[0]), int(np.nan_to_num(given)))
-    price = _hour_price(form, catalog)
-    return (_service if serving else _run)(form, catalog, work, steps, price)
+    answer = (_service if serving else _run)(form, catalog, work, steps, _hour_price(form, catalog))
+    for name, size in ("copies" if serving else "units", unit), ("replicas", copy):
+        if needed % size:
+            words = f"the answer is of {work.accelerators:,.0f}" if size == unit else "the last is smaller"
+            answer["answer"] += f" {needed:,.0f} accelerators are no whole number of {name} of {size:,.0f}: {words}."
+            break
+    return answer
 
 
 def _plan(form: Table) -> Table:
@@ -311,10 +316,12 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
         "spares_for_availability": fewest, "interruptions": work.failures * YEAR,
         "spare_cost": chosen * work.unit_size * price * YEAR,
     }  # fmt: skip
+    cost = f"; the spares cost {dollars(answer['spare_cost'])} a year" if price == price else ""
     answer["answer"] = (
         f"{_units_in_words(form, work, 'copy', 'copies')} with {_count(chosen, 'spare copy', 'spare copies')}: enough "
         f"are up {_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year "
-        f"too few; {100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}."
+        f"too few; {100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}. "
+        f"{answer['interruptions']:,.1f} failures of copies a year{cost}."
     )
     return answer
 
@@ -375,7 +382,8 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     return answer | {
         TABLES: {STEPS: Table("spares_steps", {name: values[rows] for name, values in table.items()})},
         "units": work.units, "unit_size": work.unit_size, "spare_share": chosen / work.units,
-        "unavailability_without_spares": 1.0 - float(steps.availability[0]), "unit_unavailability": work.unit_down,
+        "unavailability_without_spares": 1.0 - float(steps.availability[0]),
+        "unit_unavailability": _any_down([work.unit_down, *(one.unavailability for one in work.wide)]),
         "interruption_interval": 1.0 / work.failures,
         "defaults_used": f"Fleet {form.filled('fleet')[0]}: {domains}",
     }  # fmt: skip
