@@ -106,6 +106,11 @@ def test_best_split_is_that_of_all_splits(mode: str) -> None:
         assert step == alone[int(rollouts) % 16]
 
 
+def test_one_server_is_split() -> None:
+    table = answer(num_accelerators="8", rollouts="asynchronous")[TABLES][SPLITS]
+    assert len(table) >= 3 and (table["rollouts"] + table["trainer"] == 8.0).all()
+
+
 def test_a_split_uses_the_engine_with_the_shortest_rollouts_of_equal_steps() -> None:
     """The trainer on 8 accelerators takes longest: any engine gives the same step."""
     words = {"rollouts": "asynchronous", "rollout_accelerators": "24"}

@@ -126,12 +126,13 @@ class Trainers(dict[float, Trainer | None]):
     """The fastest trainer of a form by its number of accelerators; None if none fits. Each is searched once."""
 
     def __init__(self, form: Table, lengths: Lengths, catalog: Catalog) -> None:
-        self._search = lambda count: _trainer(form, lengths, count, catalog)
+        self._asked = form, lengths, catalog
         plan = _training_plan(form, form.value(COUNT), lengths)
         self.server = int(server_sizes(plan, catalog)[0][0])
 
     def __missing__(self, count: float) -> Trainer | None:
-        self[count] = self._search(count)
+        form, lengths, catalog = self._asked
+        self[count] = _trainer(form, lengths, count, catalog)
         return self[count]
 
     def least(self, count: float) -> Trainer | None:
@@ -255,6 +256,7 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], rates: Array, 
     count, rewards, stated = (form.stated(name) for name in (COUNT, "reward_accelerators", "rollout_accelerators"))
     by_rule, apart = bool(np.isinf(rates).all()), form.word("rollouts") == ASYNCHRONOUS
     unit = float(np.gcd(trainers.server, int(count)))
+    unit = unit if 2.0 * unit <= count else 1.0
     numbers = [0.0] if by_rule else [rewards] if rewards == rewards else np.arange(0.0, count, unit).tolist()
     if max(numbers) >= count or (rewards > 0.0 and by_rule):
         problem = f"reward accelerators must be from 0 to below {count:,.0f}, and need a reward model"
