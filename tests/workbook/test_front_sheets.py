@@ -80,9 +80,9 @@ def test_a_fleet_serves_its_users_at_their_speed(catalog: Catalog) -> None:
 
 CHOSEN = (
     "tensor_parallel", "expert_parallel", "data_parallel_attention", "concurrency", "precision", "software", "mode",
-    "expert_dispatch", "two_batch_overlap", "prefill_tokens", "redundant_experts", "prefill_accelerators",
-    "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention", "kv_precision",
-    "pipeline_parallel", "prefill_pipeline_parallel",
+    "expert_dispatch", "two_batch_overlap", "prefill_tokens", "redundant_experts", "max_running_batch",
+    "prefill_accelerators", "prefill_tensor_parallel", "prefill_expert_parallel", "prefill_data_parallel_attention",
+    "kv_precision", "pipeline_parallel", "prefill_pipeline_parallel",
 )  # fmt: skip
 
 

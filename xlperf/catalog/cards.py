@@ -14,12 +14,11 @@ import numpy as np
 
 from xlperf.base.errors import Fault
 from xlperf.base.units import UNITS
-from xlperf.catalog.asides import Coded
 from xlperf.catalog.cells import BadValue, factorise, is_blank, parse_header, shown
 from xlperf.catalog.csv_files import CsvFile, CsvLines
 from xlperf.catalog.parse import FLAG_WORDS, convert
 from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
-from xlperf.catalog.table import Locate, Table, column_letters, stacked
+from xlperf.catalog.table import Coded, Locate, Table, column_letters, stacked
 
 MOST_ROWS, MOST_COLUMNS = 1_000, 64  # rows and columns of a card, headings and notes included
 _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field", "input", "quantity", "column"})

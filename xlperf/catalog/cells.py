@@ -289,6 +289,13 @@ def _hashable(value: object) -> object:
     return value
 
 
+_FORMER_RESULTS = frozenset(
+    "carbon_per_million_tokens cost_per_million_tokens cost_per_million_input_tokens cost_per_million_output_tokens "
+    "energy_per_token run_carbon run_cost step_cost tokens_per_dollar tokens_per_second_per_megawatt".split()
+)
+"""Owner's results under the names of ``xlperf cost`` in version 0.1: its files are still plans."""
+
+
 _OF_OUTPUT = frozenset(("fits", "trust", "step_time", "tokens_per_second"))
 """Results some of which every file that a command writes has."""
 
@@ -525,7 +532,8 @@ def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:
 def _result_names(kind: str) -> frozenset[str]:
     """Columns that commands write beside the rows of a kind: left out if rows are read."""
     tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
-    return frozenset(name for table in tables if table in schema() for name in schema()[table].by_name)
+    names = (name for table in tables if table in schema() for name in schema()[table].by_name)
+    return frozenset(names) | (_FORMER_RESULTS if kind in PLAN_TABLES else frozenset())
 
 
 @lru_cache(maxsize=64)

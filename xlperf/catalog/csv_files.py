@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, raise_faults
-from xlperf.catalog.asides import Coded, end_of_plans
 from xlperf.catalog.schema import PLAN_TABLES, canonical, schema, split_header
+from xlperf.catalog.table import Coded, end_of_plans
 
 STANDARD = "-"
 MOST_COLUMNS = 16_384  # columns of a file, as many as a sheet has

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.asides import Coded
 from xlperf.catalog.cells import factorise
 from xlperf.catalog.csv_files import MOST_COLUMNS, Wanted
+from xlperf.catalog.table import Coded
 
 MOST_CELLS = 64 * 10**6
 """Values that the columns of plans may hold together: compressed, they may take a few bytes of the file. [-]"""

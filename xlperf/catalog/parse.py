@@ -19,7 +19,6 @@ from xlperf.base import resources
 from xlperf.base.errors import Fault, Hint, raise_faults
 from xlperf.base.units import UNITS
 from xlperf.catalog import schema
-from xlperf.catalog.asides import TOTALS, Coded, is_aside, label_of, rows_aside, word_of
 from xlperf.catalog.cells import (
     BadValue,
     ErrorValue,
@@ -38,7 +37,20 @@ from xlperf.catalog.cells import (
     parse_header,
     shown,
 )
-from xlperf.catalog.table import Locate, NamedCells, Place, Table, key_faults, nowhere
+from xlperf.catalog.table import (
+    TOTALS,
+    Coded,
+    Locate,
+    NamedCells,
+    Place,
+    Table,
+    is_aside,
+    key_faults,
+    label_of,
+    nowhere,
+    rows_aside,
+    word_of,
+)
 
 Parsed = tuple[Table, list[Fault]]  # a table, and every fault of its source
 _ERRORS = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!|CALC!|GETTING_DATA|FIELD!|BLOCKED!)|Err:\d+")

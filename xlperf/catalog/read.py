@@ -14,14 +14,13 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError, nearest, raise_faults
 from xlperf.catalog import schema
-from xlperf.catalog.asides import Coded, end_of_plans
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import card_cell, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
 from xlperf.catalog.parse import Parsed, parse_coded, parse_rows
-from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
+from xlperf.catalog.table import Coded, Locate, SheetCells, Table, column_letters, end_of_plans
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
 PLANS = "plans"  # rows that are meant if a file of plans is read

@@ -595,7 +595,10 @@ def _decimals(share: float, least: int) -> int:
     """Decimals of a share in per cent, enough to tell it from all."""
     if not _NONE < 1.0 - share < _NEAR:
         return least
-    return max(least, math.floor(-math.log10(1.0 - share) - math.log10(0.5)) - 1)
+    decimals, halves = 0, 50.0 * (1.0 - share)
+    while decimals < least or halves < 1.0:
+        decimals, halves = decimals + 1, 10.0 * halves
+    return decimals
 
 
 _NONE, _NEAR = 1e-9, 0.01  # Shares that count as nothing, and as near nothing or all. [-]

@@ -207,13 +207,15 @@ def _results(
         "peak_power": float(accounts["power"].max()), "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
         "discount_rate": rate, "optimality_gap": plan.gap,
         "first_purchase": _counted(machines, horizon.first_year, "bought") or "nothing",
-        "price_basis": _basis(horizon), "defaults_used": _defaults(horizon),
+        "price_basis": _basis(horizon),
     }  # fmt: skip
     result |= _trust(horizon, machines)
     result |= _waiting_results(horizon, waiting)
     words = [_sentence(horizon, result, machines, _sold_at_once(programme, plan)), unserved]
-    words += [str(result.get("waiting", "")), _weights(horizon, machines), _not_taken(horizon, programme, plan)]
+    words += [str(result.get("waiting", ""))]
     result["answer"] = " ".join(filter(None, words))
+    assumed = _weights(horizon, machines), _not_taken(horizon, programme, plan), _defaults(horizon)
+    result["defaults_used"] = "; ".join(filter(None, assumed))
     return result
 
 
@@ -301,17 +303,17 @@ def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
 
 
 def _weights(horizon: Horizon, machines: Table) -> str:
-    """Format of the weights on the accelerators that a plan uses, in a sentence."""
+    """Format of the weights on the accelerators that a plan uses, in words."""
     used = set(machines["accelerator"].tolist())
     formats = {short_name(offer.generation.name): offer.weights for offer in horizon.offers
                if offer.generation.name in used}  # fmt: skip
     if len(set(formats.values())) == 1:
-        return f"Weights in {next(iter(formats.values()))}."
-    return f"Weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}." if formats else ""
+        return f"weights in {next(iter(formats.values()))}"
+    return f"weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}" if formats else ""
 
 
 def _not_taken(horizon: Horizon, programme: Programme, plan: Plan) -> str:
-    """What the least order of each accelerator that a plan never takes would add to its cost, in a sentence."""
+    """What the least order of each accelerator that a plan never takes would add to its cost, in words."""
     words = []
     for place, offer in enumerate(horizon.offers):
         own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
@@ -325,7 +327,7 @@ def _not_taken(horizon: Horizon, programme: Programme, plan: Plan) -> str:
         else:
             more = max(other.present_cost - plan.present_cost, 0.0)
             words.append(f"{name} (the least order, {size:,.0f}, would add {dollars(more)})")
-    return f"Never taken: {'; '.join(words)}." if words else ""
+    return f"never taken: {', '.join(words)}" if words else ""
 
 
 def _lacking(horizon: Horizon, programme: Programme) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, total
 from xlperf.base.units import YEAR
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import present_value
@@ -224,7 +224,8 @@ def _of_one_kind(programme: Programme, owned: Array, rented: Array, copies: Arra
         best = np.argmax(fill * np.array([[kinds[kind][1].capacity] for kind in of]), axis=0)
         for number, kind in enumerate(of):
             result[kind] = np.where(best == number, fill[number], 0.0)
-    enough = np.array([copy.capacity for _, copy in kinds]) @ result >= served * (1.0 - ROUND)
+    capacity = total((np.array([[copy.capacity] for _, copy in kinds]) * result).T)
+    enough = capacity >= served * (1.0 - ROUND)
     return np.where(enough, result, copies)
 
 

@@ -418,7 +418,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hour
 
 _CHOSEN = (
     "prefill_accelerators", *(f"prefill_{name}" for name in DEGREES), "two_batch_overlap", "prefill_tokens",
-    "redundant_experts",
+    "redundant_experts", "max_running_batch",
 )  # fmt: skip
 """Numbers of a plan that a way chooses beside its degrees."""
 

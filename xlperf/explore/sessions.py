@@ -278,7 +278,7 @@ def _worth_in_words(answer: Answer) -> str:
     if worth != worth:
         return ""
     saved = "less than $0.01" if 0.0 < worth * _GIGA < 0.005 else dollars(worth * _GIGA)
-    words = f" One GB more of host memory per accelerator saves {saved} a month"
-    least = f"best with {size / _GIGA:,.0f} GB"
+    words = f" A GB more of host memory each saves {saved} a month"
+    least = f"best: {size / _GIGA:,.0f} GB"
     costs = f", costs {dollars(price * _GIGA)}; {least}" if price == price else ""
     return f"{words}{costs}."
