@@ -202,7 +202,7 @@ def test_a_policy_that_the_best_plan_obeys_is_not_solved_again(
         solved.clear()
         rows = [[*row[:5], 0.0, rent, 0.0, 0.9] for row in ROWS[:2]]
         answer = asked(catalog, rows, **more).results
-        assert len(solved) == 2 + answer["answer"].count("(the least order, ")
+        assert len(solved) == 2 + answer["defaults_used"].count("(the least order, ")
         assert answer[best] == answer["best_first_cost"] < answer[other]
     rented = asked(catalog, rows, payment="rent", **more).results
     assert "waiting" not in rented  # there is nothing to decide
