@@ -75,8 +75,11 @@ def test_what_depends_on_more_than_its_cells_is_asked_again(tmp_path):
     }  # fmt: skip
     session.call("XLPERF_STEP_TIME", [[["model"], ["unknown"]]])
     assert not session.lasts
+    assert not session.keeps(1.0)
     session.call("XLPERF_SESSIONS", [[names[:-1], row], "hit rate"])
-    assert session.lasts
+    assert session.keeps(0.0)  # each result of a form: the next session would search for any that is not there
+    session.call("XLPERF_DIE_YIELD", [100, 0.1])
+    assert session.keeps(1.0) and not session.keeps(0.0)
 
 
 def test_a_new_worker_has_the_catalog_of_the_shipped_workbook_before_it_is_asked():

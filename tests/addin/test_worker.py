@@ -108,7 +108,7 @@ def test_worker_greets_answers_and_ends_with_its_input():
 def test_what_is_printed_does_not_reach_the_host():
     code = (
         "import os, sys\nfrom xlperf.addin import worker\n"
-        "class Loud:\n def call(self, *a):\n  print('noise'); os.write(1, b'more'); return [[1.5]]\n"
+        "class Loud(worker.Session):\n def call(self, *a):\n  print('noise'); os.write(1, b'more'); return [[1.5]]\n"
         "worker.Session = Loud\nworker.main()"
     )
     request = b'{"function": "F", "arguments": []}\n'
@@ -223,7 +223,7 @@ def test_without_a_home_nothing_is_stored_and_cells_are_computed(private_cache, 
         with pytest.raises(OSError, match="Not a directory"):
             folder.mkdir(parents=True, exist_ok=True)
     questions = Questions()
-    questions.answered(line_of("A"), partial(answer, Slow()), lambda: True)
+    questions.answered(line_of("A"), partial(answer, Slow()), lambda _: True)
     assert len(questions) == 1
     questions.save()
 
@@ -246,7 +246,7 @@ def test_what_is_no_file_in_the_place_of_a_stored_one_holds_nobody_up(started, p
     client = started(script(GREETING + "for line in sys.stdin: print('{\"rows\": [[1]]}', flush=True)"))
     assert client.call("F", []) == [[1]]
     questions, store = Questions(), CatalogStore()
-    questions.answered(line_of("A"), partial(answer, Slow()), lambda: True)
+    questions.answered(line_of("A"), partial(answer, Slow()), lambda _: True)
     questions.save()
     assert store.put([PRICES]) == "xlperf:" + stored.removesuffix(".json")
     with pytest.raises(UnknownHandleError):

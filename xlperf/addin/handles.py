@@ -142,7 +142,6 @@ def _table(kind: str, content: bytes) -> Table:
     return read_table(kind, header, rows)
 
 
-SHORTEST = 0.005  # processor time of a question whose answer is worth keeping [s]
 SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
 """Variable of the environment that turns the storing of questions off, and its values that do."""
 MOST_QUESTIONS = 4096
@@ -171,8 +170,8 @@ class Questions:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def answered(self, line: bytes, answer: Callable[[bytes], bytes], lasts: Callable[[], bool]) -> bytes:
-        """The answer to a question, which is kept if it took some time and ``lasts``: depends on its cells alone."""
+    def answered(self, line: bytes, answer: Callable[[bytes], bytes], keeps: Callable[[float], bool]) -> bytes:
+        """The answer to a question; ``keeps``: whether one that took so many seconds of the processor is kept."""
         known = self._answers.get(line)
         if known is not None:
             self._answers.move_to_end(line)
@@ -180,7 +179,7 @@ class Questions:
         begun = time.process_time()
         answered = answer(line)
         took = time.process_time() - begun
-        if took >= SHORTEST and len(line) + len(answered) <= MOST_QUESTION_BYTES // 8 and lasts():
+        if len(line) + len(answered) <= MOST_QUESTION_BYTES // 8 and keeps(took):
             self._answers[line] = answered
             self._changed = True
             while len(self._answers) > MOST_QUESTIONS:

@@ -64,6 +64,7 @@ MOST_CATALOGS_KEPT = 8
 MOST_LOGGED = 1_000  # different faults of functions that the log of a worker holds [-]
 LONGEST_REQUEST = 256 * 2**20
 _OF_A_SESSION = ("handle", "check")  # answers that store a catalog, or tell of earlier calls
+SHORTEST = 0.005  # processor time of a question, not of a form, whose answer is worth keeping [s]
 RECALCULATE = "recalculate all (Ctrl+Shift+F9 in LibreOffice, Ctrl+Alt+F9 in Excel)"
 
 Keyed = tuple[str, "Catalog"]  # A catalog with its handle; "" for the installed one
@@ -134,6 +135,7 @@ class Session:
         self._outcomes = Outcomes()
         self._logged: set[str] = set()
         self.lasts = True  # whether the latest answer depends on its cells alone: no file, fault or earlier call
+        self.is_of_form = False  # whether it is one of many of the same search
         self.misused: dict[Plans, str] = {}
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
@@ -141,6 +143,7 @@ class Session:
         """Block of cells of a worksheet function; an argument is a cell value, None, or a sequence of rows."""
         function = functions().get(name)
         self.lasts = function is None or function.answer not in _OF_A_SESSION
+        self.is_of_form = function is not None and function.rows in FORMS
         try:
             if function is None:
                 raise FunctionError("#NAME?", f"unknown function {name}; run `xlperf install` again")
@@ -161,6 +164,10 @@ class Session:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         return [[error_cell]]
+
+    def keeps(self, took: float) -> bool:
+        """Whether the latest answer, which took so long, is worth keeping for the next session. [s]"""
+        return self.lasts and (self.is_of_form or took >= SHORTEST)
 
     def call_with_others(
         self, name: str, arguments: Sequence[Any], others: Sequence[Sequence[Any]]
@@ -433,7 +440,7 @@ def serve(
             words = f"the cells of this call take more than {longest >> 20} MiB; give it fewer rows"
             answers.write(_line(rows=[[CellError("#VALUE!", words)]]))
         else:
-            answers.write(asked(line) if questions is None else questions.answered(line, asked, lambda: session.lasts))
+            answers.write(asked(line) if questions is None else questions.answered(line, asked, session.keeps))
         answers.flush()
         line = requests.readline(longest + 1)
     if questions is not None:
