@@ -325,3 +325,22 @@ def test_few_users_get_the_fastest_copy_of_as_many_accelerators(
     fastest = results.number("tpot")[kept(results, asked)].min()
     shown = evaluate(with_columns(best.plan, concurrency=10.0), catalog)
     assert shown.number("tpot")[0] <= 1.02 * fastest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "accelerator", "users", "speed"),
+    [
+        ("Kimi-K2", "H100-SXM-80GB", 500.0, 20.0),
+        ("Qwen3-235B-A22B", "TPUv6e", 500.0, 10.0),
+        ("DeepSeek-V3", "H200-SXM-141GB", 10.0, 20.0),
+    ],
+)
+def test_the_cheapest_way_alone_costs_what_it_costs_among_all(
+    catalog: Catalog, model: str, accelerator: str, users: float, speed: float
+) -> None:
+    """Fleet asks for the cheapest way alone: it took up to twice the accelerators of Serve's answer."""
+    asked = {"model": model, "accelerator": accelerator, "users": users, "speed_per_user": speed,
+             "prompt_length": 2000.0, "output_length": 500.0}  # fmt: skip
+    alone, among = (serving_ways(form_of(asked), catalog, every)[0] for every in (False, True))
+    assert alone.price == pytest.approx(among.price, rel=1e-9)
