@@ -14,6 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.interop.checkpoints import FORMAT_COLUMNS, formats_of_checkpoint
 from xlperf.interop.hugging_face import model_row
 from xlperf.interop.hugging_face_files import read_config
+from xlperf.interop.quantized_modules import checkpoint_columns
 
 DENSE = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
          "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256}  # fmt: skip
@@ -238,3 +239,14 @@ def test_shipped_rows_have_the_formats_of_their_public_configurations() -> None:
         == "fp8-block"
     )
     assert shipped["DeepSeek-V4-Flash"]["expert_precision"] == "mxfp4"
+
+
+@pytest.mark.parametrize("pattern", ["([a-z_.0-9]+)+!", ".*" * 9 + "!", "a?" * 30, "(.|x)" * 30 + "!"])
+def test_a_pattern_that_may_match_in_too_many_ways_is_refused(pattern: str) -> None:
+    """A short file must not hang its reader: each of these tries millions of ways on the name of one module."""
+    narrow = {
+        "quant_method": "compressed-tensors", "ignore": [f"re:{pattern}"],
+        "config_groups": {"group": {"weights": {"num_bits": 8, "type": "float"}, "targets": ["Linear"]}},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="too many ways"):
+        checkpoint_columns(narrow, {"num_layers": 2}, {}, "config.json")

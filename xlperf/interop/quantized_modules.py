@@ -7,6 +7,7 @@ by their names in every layer that has the part.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -387,7 +388,34 @@ def _compiled(patterns: Sequence[str]) -> Iterator[re.Pattern[str]]:
     """Regular expressions of a list, without entries that are none."""
     for pattern in patterns:
         if pattern.startswith("re:") and len(pattern) < _LONGEST_PATTERN:
+            if _most_ways(pattern[3:]) > _MOST_WAYS:
+                words = f'the pattern "{pattern[:40]}" may match in too many ways; name the modules in its place'
+                raise InputError(Fault("quantization_config", words))
             try:
                 yield re.compile(pattern[3:])
             except re.error:
                 continue
+
+
+_MOST_WAYS, _LETTERS = 2e5, 40.0  # ways to match a name that a pattern may have at most; letters of a name [-]
+
+
+def _most_ways(expression: str) -> float:
+    """Bound of the ways in which a regular expression may match a name, each of which a match may have to try.
+
+    >>> _most_ways(r".*layers[.](0|1|2)[.].*"), _most_ways("(a+)+!")
+    (2400.0, inf)
+    """
+    plain = re.sub(r"\\.|\[[^\]]{0,200}\]", "x", expression)
+    if re.search(r"\)[*+{]", plain):
+        return math.inf
+    repeated, optional = len(re.findall(r"[*+{]", plain)), len(re.findall(r"(?<![(*+?}])\?", plain))
+    ways, branches = 1.0, [1.0]
+    for letter in plain:
+        if letter == "(":
+            branches.append(1.0)
+        elif letter == "|":
+            branches[-1] += 1.0
+        elif letter == ")" and len(branches) > 1:
+            ways *= branches.pop()
+    return math.prod(branches, start=ways) * 2.0**optional * _LETTERS**repeated / math.factorial(repeated)
