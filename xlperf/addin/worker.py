@@ -105,9 +105,9 @@ class Engine:
 
     def table(self, form: Table, name: str, catalog: Catalog) -> Table:
         """A table beside the answer to a form of one row."""
-        from xlperf.explore.forms import tables_of
+        from xlperf.explore.forms import table_of
 
-        return tables_of(form, catalog)[name]
+        return table_of(form, name, catalog)
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
         """Plans with the value that a search chooses in the place of every ``auto``."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
@@ -42,9 +43,9 @@ from xlperf.explore.fleet_plans import (
     shared_loads,
     with_columns,
 )
-from xlperf.explore.fleet_pools import SMALL, PoolSearch
-from xlperf.explore.mappings import started
+from xlperf.explore.fleet_pools import SMALL, PoolSearch, starting_rows
 from xlperf.explore.search import stacked
+from xlperf.explore.together import jointly
 
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 SPREAD = 6.0
@@ -58,6 +59,12 @@ _SEVERAL = (1.0, 2.0)  # range of the loads of several replicas over an even sha
 def without_limit(plans: Table) -> Table:
     """Plans without their limit of requests that run together."""
     return with_columns(plans.take(np.flatnonzero(~np.isnan(plans.number(RUNNING)))), max_running_batch=np.nan)
+
+
+def fitting_rows(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Whether plans of one mode are legal and fit in memory."""
+    known = fitting(plans, catalog)
+    return np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
 
 
 class FleetSearch(PoolSearch):
@@ -87,7 +94,7 @@ class FleetSearch(PoolSearch):
             return []
         plans = stacked(items)
         plans = stacked([plans, without_limit(plans)])
-        results = evaluate(plans, self.catalog)
+        results = jointly(evaluate, plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
         every = [self.fleet(plans.take([row]), results.take([row])) for row in feasible]
         if every:
@@ -99,7 +106,7 @@ class FleetSearch(PoolSearch):
     def paces(self, plans: Table, loads: Array | float) -> Array:
         """Times per token of plans at the loads of the demand, which may be far below their largest. [s]"""
         plans = plans if self.demand.load == self.demand.load else with_columns(plans, concurrency=loads)
-        results = evaluate(plans, self.catalog, results=("fits", "tpot"))
+        results = jointly(evaluate, plans, self.catalog, results=("fits", "tpot"))
         return np.where(results.number("fits") == 1.0, results.number("tpot"), np.inf)
 
     def fastest_alone(self, plans: Table) -> Table:
@@ -135,13 +142,12 @@ class FleetSearch(PoolSearch):
 
     def fitting(self, plans: Table) -> np.ndarray:
         """Whether plans of one mode are legal and fit in memory."""
-        known = fitting(plans, self.catalog)
-        return np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
+        return np.asarray(jointly(fitting_rows, plans, self.catalog))
 
     def starting(self, part: str, plans: Table) -> np.ndarray:
         """Whether the engine of each plan starts it; a prefill replica decodes nothing, whatever is beside it."""
         plans = with_columns(plans, prefill_accelerators=np.nan) if part == PREFILL else plans
-        return np.isin(np.arange(len(plans)), started(plans, self.catalog))
+        return np.asarray(jointly(starting_rows, plans, self.catalog))
 
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
@@ -235,7 +241,7 @@ class FleetSearch(PoolSearch):
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
         targeted = stacked([self.targeted(part, own) for part, own in some.items()])
-        batches, rates = at_targets(targeted, self.catalog)
+        batches, rates = jointly(at_targets, targeted, self.catalog)
         result, start = {}, 0
         for part, own in plans.items():
             end = start + len(own)
@@ -273,7 +279,7 @@ class FleetSearch(PoolSearch):
         """Plans of copies at the largest load within the targets, including requests that wait for memory."""
         if self.demand.first >= NEVER or not len(plans):
             return plans
-        batches, _ = at_targets(self.targeted(WHOLE, with_columns(plans, concurrency=np.nan)), self.catalog)
+        batches, _ = jointly(at_targets, self.targeted(WHOLE, with_columns(plans, concurrency=np.nan)), self.catalog)
         every = stacked([plans, self.limited(plans, batches)])
         if self.demand.load == self.demand.load:
             return every

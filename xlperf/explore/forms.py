@@ -43,22 +43,20 @@ from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer
 from xlperf.explore.money import as_asked
 from xlperf.explore.objectives import PLAN, TABLES, Answer, Limit
+from xlperf.explore.others import best_way, on_other_accelerators, other_machines, others_of
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.rl import rl_answer
 from xlperf.explore.search import stacked
-from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
+from xlperf.explore.serve import NOTHING, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
+from xlperf.explore.together import together
 from xlperf.explore.train import train_answer
 from xlperf.explore.vary import read_variation
 from xlperf.interop.checkpoints import states_format
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
-
-
-OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
-"""Accelerators to compare an answer with, if the catalog has them."""
 
 
 def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Table:
@@ -73,11 +71,8 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
     """Default forms of the shipped workbook and the alternatives shown next to them."""
     counts = next(row["choices"] for row in resources.rows("workbook/forms.csv") if row["column"] == "num_accelerators"
                   and row["form"] == "train")  # fmt: skip
-    known = catalog.tables["accelerators"].text("accelerator")
-    beside = [{"accelerator": name} for name in OTHERS if name in known]
     changes = {
-        "serve": beside,
-        "chip": beside[:4],
+        "chip": [{"accelerator": name} for name in others_of(catalog)[:4]],
         "train": [{"num_accelerators": count} for count in counts.split(",")[1:6]],
     }
     for kind in FORMS:
@@ -88,29 +83,30 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each from a search."""
     rows = [forms.take([row]) for row in range(len(forms))]
-    beside = [_beside(form, catalog) for form in rows]
-    return answers_table(
-        forms, [answer | more for answer, more in zip(answers_of(forms, catalog), beside, strict=True)]
-    )
+    answers = [
+        answer | _beside(form, answer, catalog) for form, answer in zip(rows, answers_of(forms, catalog), strict=True)
+    ]
+    return answers_table(forms, answers)
 
 
-def _beside(form: Table, catalog: Catalog) -> Answer:
+def _beside(form: Table, answer: Answer, catalog: Catalog) -> Answer:
     """The comparison of an answer: the best way to serve beside the form's own, or other machines that would serve."""
     if form.kind != "serve":
         return {}
     form, _ = _with_exact_names(form, catalog)
-    part = part_of(catalog, form)
     best = {"best_way": NOTHING} | best_way(form, lambda each: answer_of(each, catalog))
     limited = bool(np.isfinite(form.number("facility_power_limit")[0]))
-    if limited or len(best) > 1 or serving_ways(form, part):
+    if limited or len(best) > 1 or answer.get("num_ways", np.nan) >= 1.0:
         return best
-    names = [name for name in OTHERS if name in catalog.tables["accelerators"].text("accelerator")]
-    return other_machines(form, names, catalog)
+    return other_machines(form, others_of(catalog), catalog)
 
 
 def answer_of(form: Table, catalog: Catalog) -> Answer:
     """Answer of one form: one row."""
     return answers_of(form, catalog)[0]
+
+
+_SIDE_BY_SIDE = 16  # searches of a process at one time [-]
 
 
 def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
@@ -130,9 +126,15 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
             lacking, _chips([form for _, _, form, _ in lacking], catalog), strict=True
         ):
             cached[key] = answer
-    for cached, key, form, part in lacking:
-        if key not in cached:
-            cached[key] = _SOLVERS[form.kind](form, part)
+    lacking = [place for place in lacking if place[1] not in place[0]]
+    for start in range(0, len(lacking), _SIDE_BY_SIDE):
+        some = lacking[start : start + _SIDE_BY_SIDE]
+        # Searches can only be joined on one catalog.
+        joint = part_of(catalog, stacked([form for _, _, form, _ in some])) if forms.kind == "serve" else None
+        works = [partial(_SOLVERS[form.kind], form, joint or part) for _, _, form, part in some]
+        solved = together(works) if joint else [work() for work in works]
+        for (cached, key, *_), answer in zip(some, solved, strict=True):
+            cached[key] = answer
     answers = []
     for (cached, key, *_), (_, notes) in zip(places, exact, strict=True):
         answer = dict(cached[key])
@@ -171,8 +173,15 @@ def plan_of(form: Table, catalog: Catalog) -> Table | None:
     return plan if isinstance(plan, Table) else None
 
 
+def table_of(form: Table, name: str, catalog: Catalog) -> Table:
+    """A table beside a form's answer, by a name that its question declares; empty without an answer."""
+    if (form.kind, name) == ("serve", "others"):  # searches of its own
+        return on_other_accelerators(_with_exact_names(form, catalog)[0], catalog)
+    return tables_of(form, catalog)[name]
+
+
 def tables_of(form: Table, catalog: Catalog) -> dict[str, Table]:
-    """The tables beside a form's answer, by the names that its question declares; empty without an answer."""
+    """The tables that an answer to a form has beside it, by the names that its question declares."""
     answer, question = answer_of(form, catalog), questions()[form.kind]
     known = dict(answer.get(TABLES, {}))
     if form.kind == "serve":

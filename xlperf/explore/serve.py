@@ -6,8 +6,7 @@ serving engine with one pool and with two; the answer is the fleet with the fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -73,6 +72,7 @@ from xlperf.explore.money import (
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name, short_of_memory
 from xlperf.explore.owning import SURE, owning_answer, unread_score
 from xlperf.explore.search import stacked
+from xlperf.explore.together import jointly
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
@@ -99,12 +99,13 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     fleets = serving_ways(form, catalog)
     if not fleets:
         asked = with_columns(form, users=1.0) if _is_open(form) else form
-        ways = [] if _fills_a_copy(form) else way_answers(asked, _every_way(asked, catalog), catalog)
+        ways = [] if fills_a_copy(form) else way_answers(asked, _every_way(asked, catalog), catalog)
         return beyond_power(asked, ways) if ways else _refused(asked, catalog)
     way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
-        return no_answer(f"way {way:g} is asked for, and {len(fleets)} way{each} known")
+        known = {"num_ways": float(len(fleets))}
+        return no_answer(f"way {way:g} is asked for, and {len(fleets)} way{each} known") | known
     fleet = fleets[int(way) - 1]
     shown, size = as_asked(form, fleets, catalog), sized(fleet, catalog)
     hours = hours_of(form, shown[int(way) - 1].plan, shown[int(way) - 1].results, catalog)[0]
@@ -139,7 +140,7 @@ def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> lis
 
 def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
-    if _fills_a_copy(form):
+    if fills_a_copy(form):
         many = _every_way(with_columns(form, users=MANY_USERS), catalog)
         return filling_copy(many, catalog)
     if _is_open(form):
@@ -165,7 +166,7 @@ def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[
     priced = with_prices(plans, form)
     if priced is plans:
         return fleets
-    results = evaluate(priced, catalog)
+    results = jointly(evaluate, priced, catalog)
     return [fleet._replace(plan=priced.take([row]), results=results.take([row])) for row, fleet in enumerate(fleets)]
 
 
@@ -178,7 +179,7 @@ def _is_open(form: Table) -> bool:
 _STATED = ("users", "request_rate", "facility_power_limit", "num_accelerators")
 
 
-def _fills_a_copy(form: Table) -> bool:
+def fills_a_copy(form: Table) -> bool:
     """Whether a form asks for the most users of one copy."""
     return _is_open(form) and bool(np.isnan(form.number("facility_power_limit")[0]))
 
@@ -191,9 +192,9 @@ def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[F
     cached = _found.setdefault(catalog, {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        modes, search = (mode,) if mode else (ONE, TWO), _search(form, catalog)
+        modes, search = (mode,) if mode else (ONE, TWO), search_of(form, catalog)
         # Where the way that came near the cheapest serves nothing, all are refined.
-        fleets = search.fleets(modes, all_engines) or ([] if all_engines else _search(form, catalog).fleets(modes))
+        fleets = search.fleets(modes, all_engines) or ([] if all_engines else search_of(form, catalog).fleets(modes))
         fleets = with_encoders(fleets, catalog)
         cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
     return cached[key]
@@ -217,7 +218,8 @@ def _with_curves(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
     return [fleet._replace(curve=curves[:, number]) for number, fleet in enumerate(fleets)]
 
 
-def _search(form: Table, catalog: Catalog) -> FleetSearch:
+def search_of(form: Table, catalog: Catalog) -> FleetSearch:
+    """The search for fleets that serve the demand of a form."""
     formats = replicas_of(form, catalog)
     narrow, wide = _CACHES
     is_open = not form.text("kv_precision")[0] and _computes_in(form, catalog)(narrow)
@@ -239,44 +241,6 @@ def _engines(form: Table, prefill: str, catalog: Catalog) -> list[str]:
         words = f"no serving engine runs on both {form.text('accelerator')[0]} and {prefill}; leave it blank"
         raise InputError(Fault(form.place(0, "prefill_accelerator"), words))
     return both
-
-
-_SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
-"""Entries of a form that fix how it serves a model."""
-
-
-def best_way(form: Table, answer_of: Callable[[Table], Answer]) -> Answer:
-    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way.
-
-    ``answer_of``: gives the answer of a form, as :func:`serve_answer` does.
-    """
-    is_set = any(name in form and form[name][0] != "" and form[name][0] == form[name][0] for name in _SET)
-    if not is_set or _fills_a_copy(form):
-        return {}
-    columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
-    fixed = answer_of(form).get("accelerators", np.nan)
-    answer = answer_of(replace(form, columns=columns))
-    best = answer.get("accelerators", np.nan)
-    if best != best:
-        return {}
-    takes = f"he best way takes {best:,.0f} accelerators with {way_words(answer['software'], answer['mode'], answer)}"
-    words = f"As you set it: {fixed:,.0f}; t{takes}" if fixed == fixed else f"T{takes}"
-    words = "No other way takes fewer accelerators than yours" if fixed <= best else words
-    return {"best_way": words, "best_accelerators": best}
-
-
-def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
-    """Accelerators that would serve a demand that the form's own cannot, as ``best_way``."""
-    result, named = [], str(form.text("accelerator")[0])
-    form = with_columns(form, users=1.0) if _fills_a_copy(form) else form
-    columns = {name: values for name, values in form.columns.items() if name not in _SET}
-    for name in names:
-        asked = with_columns(replace(form, columns=columns), accelerator=name, prefill_accelerator="")
-        search = _search(asked, catalog)
-        if name != named and search.demand.kept(evaluate(search.single_users(), catalog, results=STATE)).any():
-            result.append(short_name(name))
-    would = f"{', '.join(result)} would serve this" if result else f"None of {', '.join(map(short_name, names))} would"
-    return {"best_way": would}
 
 
 def _demand(form: Table) -> Demand:
@@ -471,7 +435,7 @@ def _defaults(plan: Table) -> str:
 
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
-    search = _search(form, catalog)
+    search = search_of(form, catalog)
     plans, demand = search.formats, search.demand
     tried = search.single_users()
     accelerator, model = short_name(plans.text("accelerator")[0]), str(plans.text("model")[0])

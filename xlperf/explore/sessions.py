@@ -8,6 +8,7 @@ cheapest answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from xlperf.explore.session_states import (
     tiers_of,
     whole,
 )
+from xlperf.explore.together import together
 
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
@@ -110,7 +112,8 @@ def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
     count = asked.number(COUNT)[0]  # NaN: any
     copies = [with_columns(asked, num_accelerators=size) for size in COPY_SIZES if not count % size > 0.0]
     named: dict[object, Fleet] = {}
-    for fleet in chain.from_iterable(serving_ways(copy, catalog) for copy in (*copies, asked)):
+    ways = together([partial(serving_ways, copy, catalog) for copy in (*copies, asked)])
+    for fleet in chain.from_iterable(ways):
         if not count % replica_size(fleet.plan) > 0.0:
             named.setdefault((fleet.plan.word("software"), *(fleet.plan.value(name) for name in DEGREES)), fleet)
     return list(named.values())

@@ -44,6 +44,8 @@ Asked = Callable[..., str]
 def answer_sheet(page: Page, form: str, others: list[str]) -> None:
     """Fill the sheet of a form and the sheet that holds its numbers; ``others`` are accelerators to compare with."""
     area, cells = page.form(form)
+    if form == "serve":
+        _compared(page, area)
     fill = {"serve": _serve, "train": _train, "chip": _chip}[form]
     fill(page, cells, page.results(form, area), others)
 
@@ -110,14 +112,15 @@ _WAYS = 6
 """Ways to serve that the sheet lists: three engines, one pool or two. [-]"""
 _OTHERS_TOP = 6 + len(results_of("serve").columns)
 _WAYS_TOP = _OTHERS_TOP + 10
-"""Rows of the headers of forms below all results: the question for other accelerators, and for each way."""
+"""Rows of the headers below all results: of other accelerators, and of the question for each way."""
+_NUM_OTHERS = 5
+"""Other accelerators that the sheet lists."""
 _ANSWERS = ("AK", "AL", "AM", "AN", "AO", "AP", "AQ")
 """Columns of answers beside the forms of the same question, right of all their entries."""
 
 
-def _serve(page: Page, cells: dict[str, str], r: dict[str, str], others: list[str]) -> None:
+def _serve(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -> None:
     columns = [column for column in table_schema("serve").columns if column.name in cells]
-    _compared(page, cells, columns, others)
     # every way to serve, the cheapest first: forms below all results
     rows = range(_WAYS_TOP + 1, _WAYS_TOP + 1 + _WAYS)
     asked = page.again(columns, cells, rows[0], [{"way": float(row - _WAYS_TOP)} for row in rows])
@@ -155,20 +158,16 @@ def _curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Asked) -
     page.data["H25"].number_format = "#,##0"
 
 
-def _compared(page: Page, cells: dict[str, str], columns: Sequence[Column], others: list[str]) -> None:
-    """The same question on other accelerators, each mapped anew: forms below all results, answers beside them."""
-    mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "pipeline_parallel",
-               "expert_parallel", "data_parallel_attention", "concurrency", "way")  # fmt: skip
-    changed = [{**dict.fromkeys(mapping, "auto"), "accelerator": name} for name in others]
-    asked = page.again(columns, cells, _OTHERS_TOP + 1, changed)
-    wanted = ("accelerators", "fleet cost per million output tokens", "power")
-    name, rank, number, cost, power = _ANSWERS[:5]
-    page.row(_ANSWERS[:5], _OTHERS_TOP, ("name", "rank", *wanted))
-    for row, accelerator in enumerate(others, start=_OTHERS_TOP + 1):
-        page.calc(f"{name}{row}", accelerator.split("-")[0])
-        _asked_rows(page, (number, cost, power), [row], asked, wanted, "0")
-        same = f"{cells['accelerator']}=$D{row}"
-        page.calc(f"{rank}{row}", f"=IF(OR({same},{cost}{row}=0),999999,{cost}{row})+{row}/1000000")
+def _compared(page: Page, area: str) -> None:
+    """The same question on other accelerators, each mapped anew, from column AK on."""
+    columns = [column.name for column in table_schema("serve_others").columns]
+    page.row(_ANSWERS[:4], _OTHERS_TOP, ("name", "number", "cost", "power"))
+    wanted = ("accelerator", "accelerators", "fleet_cost_per_million_output_tokens", "power")
+    for letter, name in zip(_ANSWERS, wanted, strict=False):
+        for row in range(1, _NUM_OTHERS + 1):
+            asked = f'INDEX(XLPERF_SERVE({area},"others",catalog),{row + 1},{columns.index(name) + 1})'
+            value = f'{asked}&""' if name == "accelerator" else f"{asked}+0"
+            page.calc(f"{letter}{_OTHERS_TOP + row}", f'=IFERROR({value},"")')
 
 
 def _ways_table(page: Page) -> None:
@@ -189,15 +188,9 @@ def _ways_table(page: Page) -> None:
 def _others_table(page: Page, cost_here: str) -> None:
     page.heading("M21", "Other accelerators, cheapest first", "R")
     page.heads("OPQR", 22, ("number", "$/M out", "vs this", "MW"))
-    name, rank, *results = (
-        f"{page.source}${letter}${_OTHERS_TOP + 1}:${letter}${_OTHERS_TOP + 6}" for letter in _ANSWERS[:5]
-    )
-    for row in range(23, 28):
-        smallest = f"SMALL({rank},{row - 22})"
-        at, shown = f"MATCH({smallest},{rank},0)", f"{smallest}<999999"
-        count, cost, power = (f'=IFERROR(IF({shown},INDEX({result},{at}),""),"")' for result in results)
-        values = (f'=IFERROR(IF({shown},INDEX({name},{at}),""),"")', count, cost, power,
-                  f'=IFERROR(P{row}/{cost_here}-1,"")')  # fmt: skip
+    for row in range(23, 23 + _NUM_OTHERS):
+        values = [f"={page.source}${letter}${row + _OTHERS_TOP - 22}" for letter in _ANSWERS[:4]]
+        values.append(f'=IFERROR(P{row}/{cost_here}-1,"")')
         page.line(row, zip("MOPRQ", values, ("", "#,##0", "0.00", "0.00", "+0 %;-0 %;0 %"), strict=True))
     page.in_colour("Q23:Q27", "=AND(ISNUMBER($Q23),$Q23<0)", _GOOD)
     page.in_colour("Q23:Q27", "=AND(ISNUMBER($Q23),$Q23>0)", ORANGE)

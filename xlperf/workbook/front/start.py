@@ -30,7 +30,7 @@ from xlperf.catalog.schema import (
     table_schema,
 )
 from xlperf.catalog.table import CASES, Table
-from xlperf.explore.forms import OTHERS
+from xlperf.explore.others import OTHERS
 from xlperf.workbook.data_sheets import (
     BLANK_ROWS,
     CATALOG_CELL,
@@ -336,7 +336,7 @@ SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
 def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
     """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from."""
     known = set(tables["accelerators"].text("accelerator").tolist())
-    compared = {"serve": OTHERS, "train": (), "chip": SOLD}
+    compared = {"serve": (), "train": (), "chip": SOLD}
     for form, sheet, numbers in zip((*questions(), "compare"), SHEETS, NUMBERS, strict=True):
         page = Page(workbook.create_sheet(sheet), workbook.create_sheet(numbers), live)
         if form == "compare":
