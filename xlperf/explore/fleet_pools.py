@@ -44,7 +44,6 @@ from xlperf.explore.fleet_plans import (
 )
 from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
-from xlperf.explore.together import jointly
 
 _CLOSE = {0.0: 20, 0.1: 10}
 """Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, by the part of a replica that
@@ -68,11 +67,6 @@ _LOADS, _FILLED, _SIZED = 12, (1.0, 1.15), (0.5, 1.3)
 
 STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second", "queue_time")
 """Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
-
-
-def starting_rows(plans: Table, catalog: Catalog) -> np.ndarray:
-    """Whether the engine of each plan starts it."""
-    return np.isin(np.arange(len(plans)), started(plans, catalog))
 
 
 class PoolSearch(FleetMappings):
@@ -104,7 +98,7 @@ class PoolSearch(FleetMappings):
         if self.demand.first >= NEVER:
             return plans
         most = np.maximum(np.floor(batch * (1.0 + ROUND)), 1.0)
-        starts = jointly(starting_rows, with_columns(plans, max_running_batch=most), self.catalog)
+        starts = np.isin(np.arange(len(plans)), started(with_columns(plans, max_running_batch=most), self.catalog))
         return with_columns(plans, max_running_batch=np.where(starts, most, np.nan))
 
     def two_pools(self, decode: Probed, prefill: Probed) -> Table:
@@ -228,7 +222,7 @@ class PoolSearch(FleetMappings):
     ) -> tuple[Probed, np.ndarray]:
         """Fleets that serve ``users`` with ``copies`` of given numbers of replicas, and whether more must prefill."""
         plans = in_copies(plans, decoders, prefillers, users, copies, self.demand.load)
-        results = jointly(evaluate, plans, self.catalog, results=STATE)
+        results = evaluate(plans, self.catalog, results=STATE)
         good = self.demand.kept(results) & (held := self.held(plans, results))
         short = (results.number("ttft") > self.demand.first) | ~held
         if self.demand.is_rate:
@@ -268,7 +262,7 @@ class PoolSearch(FleetMappings):
         if not len(plans):
             return Probed(plans, np.zeros(0), np.zeros(0))
         plans = self.filled(plans, loads, _SIZED)
-        results = jointly(evaluate, plans, self.catalog)
+        results = evaluate(plans, self.catalog)
         used = np.array([self.fleet(plans.take([row]), results.take([row])).used for row in range(len(plans))])
         return Probed.of(plans, used, used)
 
@@ -282,7 +276,7 @@ class PoolSearch(FleetMappings):
             steps = np.maximum(np.floor(np.linspace(low, high, _LOADS)), 1.0)
             index = np.tile(np.arange(len(plans)), _LOADS)
             tried = with_columns(plans.take(index), concurrency=steps.ravel())
-            results = jointly(evaluate, tried, self.catalog, results=STATE)
+            results = evaluate(tried, self.catalog, results=STATE)
             good = (self.demand.kept(results) & self.held(tried, results)).reshape(steps.shape)
             best = np.maximum(best, np.where(good, steps, 0.0).max(axis=0))
             width = (high - low) / (_LOADS - 1.0)

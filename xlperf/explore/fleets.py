@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
@@ -43,9 +42,9 @@ from xlperf.explore.fleet_plans import (
     shared_loads,
     with_columns,
 )
-from xlperf.explore.fleet_pools import SMALL, PoolSearch, starting_rows
+from xlperf.explore.fleet_pools import SMALL, PoolSearch
+from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
-from xlperf.explore.together import jointly
 
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 SPREAD = 6.0
@@ -59,12 +58,6 @@ _SEVERAL = (1.0, 2.0)  # range of the loads of several replicas over an even sha
 def without_limit(plans: Table) -> Table:
     """Plans without their limit of requests that run together."""
     return with_columns(plans.take(np.flatnonzero(~np.isnan(plans.number(RUNNING)))), max_running_batch=np.nan)
-
-
-def fitting_rows(plans: Table, catalog: Catalog) -> np.ndarray:
-    """Whether plans of one mode are legal and fit in memory."""
-    known = fitting(plans, catalog)
-    return np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
 
 
 class FleetSearch(PoolSearch):
@@ -94,7 +87,7 @@ class FleetSearch(PoolSearch):
             return []
         plans = stacked(items)
         plans = stacked([plans, without_limit(plans)])
-        results = jointly(evaluate, plans, self.catalog)
+        results = evaluate(plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
         every = [self.fleet(plans.take([row]), results.take([row])) for row in feasible]
         if every:
@@ -106,7 +99,7 @@ class FleetSearch(PoolSearch):
     def paces(self, plans: Table, loads: Array | float) -> Array:
         """Times per token of plans at the loads of the demand, which may be far below their largest. [s]"""
         plans = plans if self.demand.load == self.demand.load else with_columns(plans, concurrency=loads)
-        results = jointly(evaluate, plans, self.catalog, results=("fits", "tpot"))
+        results = evaluate(plans, self.catalog, results=("fits", "tpot"))
         return np.where(results.number("fits") == 1.0, results.number("tpot"), np.inf)
 
     def fastest_alone(self, plans: Table) -> Table:
@@ -142,12 +135,13 @@ class FleetSearch(PoolSearch):
 
     def fitting(self, plans: Table) -> np.ndarray:
         """Whether plans of one mode are legal and fit in memory."""
-        return np.asarray(jointly(fitting_rows, plans, self.catalog))
+        known = fitting(plans, self.catalog)
+        return np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
 
     def starting(self, part: str, plans: Table) -> np.ndarray:
         """Whether the engine of each plan starts it; a prefill replica decodes nothing, whatever is beside it."""
         plans = with_columns(plans, prefill_accelerators=np.nan) if part == PREFILL else plans
-        return np.asarray(jointly(starting_rows, plans, self.catalog))
+        return np.isin(np.arange(len(plans)), started(plans, self.catalog))
 
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
@@ -241,7 +235,7 @@ class FleetSearch(PoolSearch):
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
         targeted = stacked([self.targeted(part, own) for part, own in some.items()])
-        batches, rates = jointly(at_targets, targeted, self.catalog)
+        batches, rates = at_targets(targeted, self.catalog)
         result, start = {}, 0
         for part, own in plans.items():
             end = start + len(own)
@@ -279,7 +273,7 @@ class FleetSearch(PoolSearch):
         """Plans of copies at the largest load within the targets, including requests that wait for memory."""
         if self.demand.first >= NEVER or not len(plans):
             return plans
-        batches, _ = jointly(at_targets, self.targeted(WHOLE, with_columns(plans, concurrency=np.nan)), self.catalog)
+        batches, _ = at_targets(self.targeted(WHOLE, with_columns(plans, concurrency=np.nan)), self.catalog)
         every = stacked([plans, self.limited(plans, batches)])
         if self.demand.load == self.demand.load:
             return every

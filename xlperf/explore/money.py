@@ -32,7 +32,6 @@ from xlperf.explore.fleet_plans import (
 )
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 from xlperf.explore.search import stacked
-from xlperf.explore.together import jointly
 
 OWN, RENT, BOTH = "own", "rent", "both"
 
@@ -283,7 +282,7 @@ def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
     if not len(rows):
         return fleets
     plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
-    results, shown = jointly(evaluate, plans, catalog), list(fleets)
+    results, shown = evaluate(plans, catalog), list(fleets)
     for place, row in enumerate(rows):
         own = results.take([place])
         fleet, sooner = fleets[row], 1.0

@@ -72,7 +72,6 @@ from xlperf.explore.money import (
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name, short_of_memory
 from xlperf.explore.owning import SURE, owning_answer, unread_score
 from xlperf.explore.search import stacked
-from xlperf.explore.together import jointly
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
@@ -166,7 +165,7 @@ def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[
     priced = with_prices(plans, form)
     if priced is plans:
         return fleets
-    results = jointly(evaluate, priced, catalog)
+    results = evaluate(priced, catalog)
     return [fleet._replace(plan=priced.take([row]), results=results.take([row])) for row, fleet in enumerate(fleets)]
 
 
