@@ -38,6 +38,7 @@ from xlperf.catalog.schema import (
 )
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.tables import Progress
+from xlperf.engine.together import together
 from xlperf.explore.chips import BESIDE, RATE, chip_answers, chip_row, chip_worth, frontier_of
 from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer
@@ -87,10 +88,9 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each from a search."""
-    rows = [forms.take([row]) for row in range(len(forms))]
-    beside = [_beside(form, catalog) for form in rows]
+    answers = answers_of(forms, catalog)
     return answers_table(
-        forms, [answer | more for answer, more in zip(answers_of(forms, catalog), beside, strict=True)]
+        forms, [answer | _beside(forms.take([row]), catalog) for row, answer in enumerate(answers)]
     )
 
 
@@ -124,15 +124,23 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
         key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
         places.append((_known.setdefault(part, {}), key, form, part))
+    faults: list[Fault] = []
     lacking = [place for place in places if place[1] not in place[0]]
     if lacking and forms.kind == "chip":
         for (cached, key, *_), answer in zip(
             lacking, _chips([form for _, _, form, _ in lacking], catalog), strict=True
         ):
             cached[key] = answer
-    for cached, key, form, part in lacking:
-        if key not in cached:
-            cached[key] = _SOLVERS[form.kind](form, part)
+    else:
+        distinct = {(id(cached), key): (cached, key, form, part) for cached, key, form, part in lacking}
+        tasks = [partial(_SOLVERS[form.kind], form, part) for *_, form, part in distinct.values()]
+        for (cached, key, *_), outcome in zip(distinct.values(), together(tasks), strict=True):
+            try:
+                cached[key] = outcome()
+            except InputError as error:
+                faults += error.faults
+        if faults:
+            raise InputError(faults)
     answers = []
     for (cached, key, *_), (_, notes) in zip(places, exact, strict=True):
         answer = dict(cached[key])
@@ -238,6 +246,7 @@ def without_defaults(plans: Table) -> Table:
     return Table(plans.kind, columns, plans.place)
 
 
+TOGETHER = 15  # questions that are searched side by side [-]
 MOST_CHIPS = 2_000  # largest number of chips in one table [-]
 
 
@@ -502,7 +511,7 @@ def varied_answers(
 
 
 def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
-    size = 100 if forms.kind == "chip" else 1
+    size = 100 if forms.kind == "chip" else TOGETHER
     for start in range(0, len(forms), size):
         block = evaluate_forms(forms.take(slice(start, start + size)), catalog)
         done(len(block))
