@@ -95,10 +95,11 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
         return _training(plans, catalog, ("memory_reserved", "fits"), reasons=False)
     if not np.isnan(plans.number("request_rate")).all():
         return None
-    return in_block(
-        ("fitting", id(catalog)), plans, lambda block: serving_memory(block, catalog),
-        lambda known, rows: known and {name: values[rows] for name, values in known.items()},
-    )  # fmt: skip
+    return in_block(("fitting", id(catalog)), plans, lambda block: serving_memory(block, catalog), _of_rows)
+
+
+def _of_rows(known: dict[str, np.ndarray], rows: slice) -> dict[str, np.ndarray]:
+    return {name: values[rows] for name, values in known.items()}
 
 
 def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Table | None:

@@ -1,4 +1,4 @@
-"""Several searches side by side: what they evaluate at the same time is one block, which costs little more than one."""
+"""Several searches side by side: plans that they evaluate at the same time are one block, hardly slower than one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.errors import InputError
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.table import Table, stacked
 
 Done = TypeVar("Done")
@@ -33,7 +33,7 @@ class _Wish(NamedTuple):
 def in_block(
     key: Hashable, plans: Table, work: Callable[[Table], Done], of_rows: Callable[[Done, slice], Done]
 ) -> Done:  # fmt: skip
-    """What some work makes of plans, in one block with the plans of searches that wait for the same work.
+    """Result of some work on plans, in one block with the plans of searches that wait for the same work.
 
     ``of_rows`` takes the result of some rows out of the result of the block.
     """
@@ -68,7 +68,7 @@ class _Lane:
         self.stopped.acquire()
 
     def waited(self, wish: _Wish) -> Any:
-        """What the search wishes, once another thread has made it."""
+        """The result that the search wishes, once another thread has it."""
         self.wish = wish
         self.stopped.release()
         self.go.acquire()
@@ -76,7 +76,7 @@ class _Lane:
 
 
 def _outcome(work: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that returns what some work returned, or raises what it raised."""
+    """A function that returns the result of some work, or raises its error."""
     try:
         result = work()
     except Exception as error:
@@ -88,12 +88,23 @@ def _raised(error: Exception) -> Any:
     raise error
 
 
-def together(tasks: Sequence[Callable[[], Done]]) -> list[Callable[[], Done]]:
-    """Functions that return the results of searches, which run in lockstep, or raise what these raised.
+def together(tasks: Sequence[Callable[[], Done]], keep: Callable[[int, Done], None]) -> None:
+    """Run searches in lockstep and hand on each result with its number; InputError, after all, has every fault.
 
     Of the waiting blocks the one that most searches wait for is evaluated first: a search that is ahead waits for the
     others.
     """
+    faults: list[Fault] = []
+    for number, outcome in enumerate(_outcomes(tasks)):
+        try:
+            keep(number, outcome())
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+
+
+def _outcomes(tasks: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
     if len(tasks) < 2 or sys.platform == "emscripten":  # a browser has no threads
         return [_outcome(task) for task in tasks]
     lanes = [_Lane(task) for task in tasks]

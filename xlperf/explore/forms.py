@@ -89,9 +89,7 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each from a search."""
     answers = answers_of(forms, catalog)
-    return answers_table(
-        forms, [answer | _beside(forms.take([row]), catalog) for row, answer in enumerate(answers)]
-    )
+    return answers_table(forms, [answer | _beside(forms.take([row]), catalog) for row, answer in enumerate(answers)])
 
 
 def _beside(form: Table, catalog: Catalog) -> Answer:
@@ -124,7 +122,6 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
         key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
         places.append((_known.setdefault(part, {}), key, form, part))
-    faults: list[Fault] = []
     lacking = [place for place in places if place[1] not in place[0]]
     if lacking and forms.kind == "chip":
         for (cached, key, *_), answer in zip(
@@ -132,15 +129,9 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         ):
             cached[key] = answer
     else:
-        distinct = {(id(cached), key): (cached, key, form, part) for cached, key, form, part in lacking}
-        tasks = [partial(_SOLVERS[form.kind], form, part) for *_, form, part in distinct.values()]
-        for (cached, key, *_), outcome in zip(distinct.values(), together(tasks), strict=True):
-            try:
-                cached[key] = outcome()
-            except InputError as error:
-                faults += error.faults
-        if faults:
-            raise InputError(faults)
+        distinct = list({(id(cached), key): (cached, key, form, part) for cached, key, form, part in lacking}.values())
+        tasks = [partial(_SOLVERS[form.kind], form, part) for *_, form, part in distinct]
+        together(tasks, lambda number, answer: distinct[number][0].__setitem__(distinct[number][1], answer))
     answers = []
     for (cached, key, *_), (_, notes) in zip(places, exact, strict=True):
         answer = dict(cached[key])
@@ -406,7 +397,7 @@ class Answered(NamedTuple):
                 continue
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
-            band = f"{band_end(ends[0])} to {band_end(ends[1])}" if ends[0] == ends[0] else ""
+            band = f"{band_end(ends[0])} to {band_end(ends[1])}" if ends[0] < ends[1] else ""
             words = f"{per_cent([value])[0]} %" if declared.name in PER_CENT else rounded(value / factor)
             lines.append(Shown(declared.name, declared.header, words, band))
         return lines
@@ -451,8 +442,11 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
 
 
 def nested_parts(answer: Answered) -> dict[str, list[Part]]:
-    """Tables beside an answer; of ways to serve the columns that a terminal shows."""
+    """Tables beside an answer; of ways to serve the columns that a terminal shows, of years the unit of the demand."""
     tables = {name: parts(table) for name, table in answer.nested.items()}
+    if "years" in tables and np.isnan(answer.table.number("users")[0]):
+        rates = {"demand": "request/s", "unmet": "request/s"}
+        tables["years"] = [(replace(one, unit=rates.get(one.name, one.unit)), own) for one, own in tables["years"]]
     if "ways" in tables:
         known = {part[0].name: part for part in tables["ways"]}
         tables["ways"] = [known[name] for name in viewed_columns("ways") if name in known]

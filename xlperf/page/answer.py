@@ -38,15 +38,7 @@ from xlperf.catalog.schema import (
 )
 from xlperf.catalog.table import Table, stacked
 from xlperf.engine.tables import Progress
-from xlperf.explore.forms import (
-    TOGETHER,
-    Answered,
-    Shown,
-    answers_of,
-    answers_table,
-    asked_form,
-    nested_parts,
-)
+from xlperf.explore.forms import TOGETHER, Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.objectives import no_answer
 from xlperf.explore.workers import worked
 
