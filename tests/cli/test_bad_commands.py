@@ -98,6 +98,8 @@ def test_a_command_that_is_none(command: Command) -> None:
     alike = "no such option --power; did you mean --power-usage-effectiveness or --facility-power-limit?"
     assert alike in command("serve", "--power", "1").err
     assert command("evaluate", "plans.csv", "-o", "").err == "--output: is blank; give a file name\n"
+    column = "no such option --accelerator; write --set 'accelerator=...'"
+    assert column in command("launch", "--read", "train.sh", "--accelerator", "H100").err
 
 
 def test_options_of_a_form_have_the_names_that_its_sheet_takes(command: Command) -> None:

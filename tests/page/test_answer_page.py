@@ -18,7 +18,7 @@ from xlperf.cli.table_files import written_block
 from xlperf.explore import workers
 from xlperf.explore.forms import Answered, answered, asked_form
 from xlperf.page import answer as charts
-from xlperf.page.answer import question_of
+from xlperf.page.answer import Axis, Question, question_of
 
 Command = Callable[..., Outcome]
 ASKED = {
@@ -258,3 +258,12 @@ def test_a_grid_and_a_report_are_pages_of_tables(command: Command, tmp_path: Pat
     drawn = re.findall("<figcaption>(.*?)<", page.source)
     assert len(drawn) == page.source.count("<svg") and any("prefill and decode" in title for title in drawn)
     assert all(float(width) >= 0.0 for width in re.findall(r'width="(-?[\d.]+)" height', page.source))
+
+
+def test_entries_that_exclude_each_other_are_a_point_without_an_answer(catalog: Catalog) -> None:
+    """The slider of the output length once ended the page of RL with an error: it reaches beyond the longest output."""
+    form, _ = asked_form("rl", {})
+    axis = Axis("output_length", [form["output_length"], "6100"], 0)
+    ((words, tiles),) = Question("rl", form, (axis,), catalog).answered([1])
+    assert words.startswith("No answer: output length 6,100 must be below the longest output")
+    assert len(tiles) == 6 and not any(one.words for one in tiles)

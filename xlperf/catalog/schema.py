@@ -508,6 +508,8 @@ def cells(column: Column, values: np.ndarray) -> list[str]:
         return [printable(title_of(column, str(value))) for value in inside]
     if column.kind in FLAGS:
         return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
+    if column.name == "year":
+        return [f"{value:.0f}" if value == value else "" for value in inside]
     return [rounded(value) for value in inside] if column.name in _MIXED else alike(inside)
 
 

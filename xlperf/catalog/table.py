@@ -203,9 +203,9 @@ class Table:
 
 def stacked(tables: Sequence[Table]) -> Table:
     """Rows of several tables of one kind, one below the other; places name their sources."""
-    columns = {}
+    columns, present = {}, set().union(*(table.columns for table in tables))
     for name, column in tables[0].schema.by_name.items():
-        if any(name in table for table in tables):
+        if name in present:
             read = Table.text if column.is_text else Table.number
             columns[name] = np.concatenate([read(table, name) for table in tables])
     return Table(tables[0].kind, columns, partial(_stacked_place, [(len(table), table.place) for table in tables]))

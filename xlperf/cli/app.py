@@ -189,6 +189,8 @@ def _usage(error: click.UsageError) -> str:
         problem = f"{error.option_name} goes with {' or '.join(tasks)}"
     elif isinstance(error, click.NoSuchOption) and (alike := _options_with_words_of(error)):
         problem = f"no such option {error.option_name}; did you mean {' or '.join(alike)}?"
+    elif isinstance(error, click.NoSuchOption) and (name := _column_of(error)):
+        problem = f"no such option {error.option_name}; write --set '{name}=...'"
     stop = "" if problem.endswith("?") else ";"
     return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
 
@@ -198,6 +200,16 @@ def _tasks_with(option: str, path: str) -> list[str]:
     first = path.split()[1]
     known = [(f"xlperf {name}", one) for name, one in cli.tasks().items() if name.split()[0] == first]
     return [name for name, one in known if any(option in parameter.opts for parameter in one.params)]
+
+
+def _column_of(error: click.NoSuchOption) -> str:
+    """Column of a plan that an unknown option of a command with ``--set`` names; "" if none."""
+    from xlperf.catalog.schema import PLAN_TABLES, table_schema
+
+    name = error.option_name.strip("-").replace("-", "_")
+    settable = error.ctx is not None and any("--set" in one.opts for one in error.ctx.command.params)
+    known = settable and any(name in table_schema(kind).by_name for kind in PLAN_TABLES)
+    return name.replace("_", " ") if known else ""
 
 
 def _options_with_words_of(error: click.NoSuchOption) -> list[str]:

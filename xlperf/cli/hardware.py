@@ -16,7 +16,18 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor, percent
 from xlperf.catalog.schema import parts, rounded, table_schema, viewed_columns
 from xlperf.cli.command import Chosen, Sheets, catalog_for, catalog_of, command, note_names, read_one, without_auto
-from xlperf.cli.output import aligned, deliver, is_workbook, progress, say, text_table, working, write_sheets, wrote
+from xlperf.cli.output import (
+    aligned,
+    deliver,
+    is_workbook,
+    progress,
+    say,
+    terminal_width,
+    text_table,
+    working,
+    write_sheets,
+    wrote,
+)
 from xlperf.cli.plans import launched_plan
 
 if TYPE_CHECKING:
@@ -219,7 +230,9 @@ def cost(
         with progress(len(table), f"{len(table):,} designs") as done:
             results = evaluate_designs(table, known, case, placed, done)
     note_names([table], known)
-    deliver(output, table.kind, parts(_without(table, results), results), noun)
+    whole, view = parts(_without(table, results), results), "ownership" if table.kind in _PLANS else table.kind
+    shown = [part for part in whole if part[0].name in viewed_columns(view)]
+    deliver(output, table.kind, whole, noun, shown if terminal_width() else whole)
 
 
 def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:

@@ -471,7 +471,7 @@ def _way_to_all() -> str:
     """What a command that has left out columns may be given instead: its options, or a pipe where it lacks them."""
     context = click.get_current_context(silent=True)
     lacks = context is not None and not any("--wide" in option.opts for option in context.command.params)
-    return "| less -S" if lacks else "--wide or -o FILE"
+    return "a pipe as | less -S" if lacks else "--wide or -o FILE"
 
 
 def _side_by_side(columns: Sequence[TextColumn], wrapped: bool) -> list[str]:

@@ -12,6 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import ERROR, MEASURED, OWN_RUNS, results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, serving_memory
+from xlperf.engine.together import in_block
 
 BLOCK = 65_536  # rows that are looked up together
 
@@ -47,6 +48,14 @@ def evaluate(
     An illegal plan has NaN and a reason, one beyond memory ``fits`` 0; ``progress`` gets the rows of each finished
     block.
     """
+    if progress is None:
+        chosen = None if results is None else frozenset(results)
+        key = "evaluate", id(catalog), chosen
+        return in_block(key, plans, lambda block: _evaluated(block, catalog, None, chosen), Table.take)
+    return _evaluated(plans, catalog, progress, results)
+
+
+def _evaluated(plans: Table, catalog: Catalog, progress: Progress | None, results: Collection[str] | None) -> Table:
     refuse_auto(plans)
     block_of = evaluate_inference if plans.kind == "inference" else _training
     schema = results_of(plans.kind)
@@ -63,7 +72,7 @@ def evaluate(
         if name in measured:
             columns[ERROR + name] = columns[name] / plans[MEASURED + name] - 1.0
     table = Table(schema.name, columns, plans.place)
-    return table if results is None else _explained(table, results, lambda: evaluate(plans, catalog))
+    return table if results is None else _explained(table, results, lambda: _evaluated(plans, catalog, None, None))
 
 
 def _explained(table: Table, results: Collection[str], whole: Callable[[], Table]) -> Table:
@@ -86,7 +95,11 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
         return _training(plans, catalog, ("memory_reserved", "fits"), reasons=False)
     if not np.isnan(plans.number("request_rate")).all():
         return None
-    return serving_memory(plans, catalog)
+    return in_block(("fitting", id(catalog)), plans, lambda block: serving_memory(block, catalog), _of_rows)
+
+
+def _of_rows(known: dict[str, np.ndarray], rows: slice) -> dict[str, np.ndarray]:
+    return {name: values[rows] for name, values in known.items()}
 
 
 def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Table | None:

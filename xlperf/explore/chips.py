@@ -432,9 +432,9 @@ def verdict_of(worth: float, price: float, has_room: bool) -> str:
     """Whether one more unit pays, in words.
 
     >>> verdict_of(12.0, 3.0, True), verdict_of(-2.0, 0.0, True), verdict_of(1.0, 3.0, False)
-    ('pays', 'less pays', 'too dear; more has no room')
+    ('pays', 'too much', 'too dear; more has no room')
     """
     if worth != worth:
         return "no room for more or less"
-    words = "pays" if worth > price else "no use" if worth == 0.0 else "less pays" if worth < 0.0 else "too dear"
+    words = "pays" if worth > price else "no use" if worth == 0.0 else "too much" if worth < 0.0 else "too dear"
     return words if has_room else f"{words}; more has no room"

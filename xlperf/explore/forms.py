@@ -38,6 +38,7 @@ from xlperf.catalog.schema import (
 )
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.tables import Progress
+from xlperf.engine.together import together
 from xlperf.explore.chips import BESIDE, RATE, chip_answers, chip_row, chip_worth, frontier_of
 from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer
@@ -51,7 +52,6 @@ from xlperf.explore.serve import NOTHING, serve_answer, serving_ways, way_answer
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
-from xlperf.explore.together import together
 from xlperf.explore.train import train_answer
 from xlperf.explore.vary import read_variation
 from xlperf.interop.checkpoints import states_format
@@ -82,11 +82,9 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each from a search."""
-    rows = [forms.take([row]) for row in range(len(forms))]
-    answers = [
-        answer | _beside(form, answer, catalog) for form, answer in zip(rows, answers_of(forms, catalog), strict=True)
-    ]
-    return answers_table(forms, answers)
+    answers = answers_of(forms, catalog)
+    more = [_beside(forms.take([row]), answer, catalog) for row, answer in enumerate(answers)]
+    return answers_table(forms, [answer | own for answer, own in zip(answers, more, strict=True)])
 
 
 def _beside(form: Table, answer: Answer, catalog: Catalog) -> Answer:
@@ -106,9 +104,6 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
     return answers_of(form, catalog)[0]
 
 
-_SIDE_BY_SIDE = 16  # searches of a process at one time [-]
-
-
 def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
     """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged."""
     exact = [_with_exact_names(forms.take([row]), catalog) for row in range(len(forms))]
@@ -126,20 +121,22 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
             lacking, _chips([form for _, _, form, _ in lacking], catalog), strict=True
         ):
             cached[key] = answer
-    lacking = [place for place in lacking if place[1] not in place[0]]
-    for start in range(0, len(lacking), _SIDE_BY_SIDE):
-        some = lacking[start : start + _SIDE_BY_SIDE]
-        # Searches can only be joined on one catalog.
-        joint = part_of(catalog, stacked([form for _, _, form, _ in some])) if forms.kind == "serve" else None
-        works = [partial(_SOLVERS[form.kind], form, joint or part) for _, _, form, part in some]
-        solved = together(works) if joint else [work() for work in works]
-        for (cached, key, *_), answer in zip(some, solved, strict=True):
-            cached[key] = answer
+    else:
+        # Evaluations can only be joined on one catalog.
+        joint = (
+            part_of(catalog, stacked([form for *_, form, _ in lacking])) if forms.kind == "serve" and lacking else None
+        )
+        distinct = {(id(cached), key): (cached, key, form, joint or part) for cached, key, form, part in lacking}
+        together([partial(_solve, *place) for place in distinct.values()])
     answers = []
     for (cached, key, *_), (_, notes) in zip(places, exact, strict=True):
         answer = dict(cached[key])
         answers.append(answer | {"answer": " ".join([str(answer["answer"]), *notes])} if notes else answer)
     return answers
+
+
+def _solve(cached: dict[object, Answer], key: object, form: Table, catalog: Catalog) -> None:
+    cached[key] = _SOLVERS[form.kind](form, catalog)
 
 
 def _needs_any_row(form: Table) -> bool:
@@ -247,6 +244,7 @@ def without_defaults(plans: Table) -> Table:
     return Table(plans.kind, columns, plans.place)
 
 
+TOGETHER = 15  # questions that are searched side by side [-]
 MOST_CHIPS = 2_000  # largest number of chips in one table [-]
 
 
@@ -406,7 +404,7 @@ class Answered(NamedTuple):
                 continue
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
-            band = f"{band_end(ends[0])} to {band_end(ends[1])}" if ends[0] == ends[0] else ""
+            band = f"{band_end(ends[0])} to {band_end(ends[1])}" if ends[0] < ends[1] else ""
             words = f"{per_cent([value])[0]} %" if declared.name in PER_CENT else rounded(value / factor)
             lines.append(Shown(declared.name, declared.header, words, band))
         return lines
@@ -451,8 +449,11 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
 
 
 def nested_parts(answer: Answered) -> dict[str, list[Part]]:
-    """Tables beside an answer; of ways to serve the columns that a terminal shows."""
+    """Tables beside an answer; of ways to serve the columns that a terminal shows, of years the unit of the demand."""
     tables = {name: parts(table) for name, table in answer.nested.items()}
+    if "years" in tables and np.isnan(answer.table.number("users")[0]):
+        rates = {"demand": "request/s", "unmet": "request/s"}
+        tables["years"] = [(replace(one, unit=rates.get(one.name, one.unit)), own) for one, own in tables["years"]]
     if "ways" in tables:
         known = {part[0].name: part for part in tables["ways"]}
         tables["ways"] = [known[name] for name in viewed_columns("ways") if name in known]
@@ -511,7 +512,7 @@ def varied_answers(
 
 
 def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
-    size = 100 if forms.kind == "chip" else 1
+    size = 100 if forms.kind == "chip" else TOGETHER
     for start in range(0, len(forms), size):
         block = evaluate_forms(forms.take(slice(start, start + size)), catalog)
         done(len(block))

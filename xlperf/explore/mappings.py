@@ -16,6 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
 from xlperf.engine.software import rules_of
+from xlperf.engine.together import in_block
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     EXPERT_STAGE,
@@ -495,10 +496,14 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
 
 def started(plans: Table, catalog: Catalog) -> np.ndarray:
     """Rows of the plans that their software starts."""
-    starts = np.ones(len(plans), dtype=bool)
-    for _, _, rows in _refused(plans, catalog):
-        starts &= ~rows
-    return np.flatnonzero(starts)
+
+    def starting(block: Table) -> np.ndarray:
+        starts = np.ones(len(block), dtype=bool)
+        for _, _, rows in _refused(block, catalog):
+            starts &= ~rows
+        return starts
+
+    return np.flatnonzero(in_block(("started", id(catalog)), plans, starting, np.ndarray.__getitem__))
 
 
 def shape_of(plan: Table, catalog: Catalog) -> Shape:

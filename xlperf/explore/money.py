@@ -11,6 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY, MILLION, percent
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import rounded
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.ownership import evaluate_ownership
@@ -392,7 +393,7 @@ def power_words(form: Table, answer: Answer) -> str:
     if limit != limit:
         return ""
     room = f"room for {answer['users_in_power']:,.0f} users in flight"
-    return f" It draws {megawatts(answer['power'])} MW of {megawatts(limit)}: {room}."
+    return f" It draws {rounded(answer['power'] / MILLION)} MW of {megawatts(limit)}: {room}."
 
 
 def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:

@@ -19,6 +19,7 @@ from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine.together import together
 from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
@@ -36,7 +37,6 @@ from xlperf.explore.session_states import (
     tiers_of,
     whole,
 )
-from xlperf.explore.together import together
 
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from itertools import product
 from math import prod
@@ -19,7 +20,7 @@ import numpy as np
 
 from xlperf import __version__
 from xlperf.base import resources
-from xlperf.base.errors import printable
+from xlperf.base.errors import InputError, printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
@@ -35,9 +36,10 @@ from xlperf.catalog.schema import (
     software_title,
     unit_of,
 )
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, stacked
 from xlperf.engine.tables import Progress
-from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
+from xlperf.explore.forms import TOGETHER, Answered, Shown, answers_of, answers_table, asked_form, nested_parts
+from xlperf.explore.objectives import no_answer
 from xlperf.explore.workers import worked
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
@@ -197,10 +199,19 @@ class Question(NamedTuple):
         names = [axis.name for axis in self.axes]
         return [dict(zip(names, texts, strict=True)) for texts in product(*(axis.texts for axis in self.axes))]
 
-    def answered(self, number: int) -> tuple[str, list[Shown]]:
-        """The answer of a point in words, and its results."""
-        _, table = asked_form(self.kind, {**self.form, **self.entries[number]})
-        answer = Answered({}, table, answers_table(table, answers_of(table, self.catalog)))
+    def answered(self, numbers: Sequence[int]) -> list[tuple[str, list[Shown]]]:
+        """The answers of some points in words, and their results; of entries that exclude each other the fault."""
+        tables = [asked_form(self.kind, {**self.form, **self.entries[number]})[1] for number in numbers]
+        with suppress(InputError):
+            answers_of(stacked(tables), self.catalog)
+        return [self._point(table) for table in tables]
+
+    def _point(self, form: Table) -> tuple[str, list[Shown]]:
+        try:
+            answers = answers_of(form, self.catalog)
+        except InputError as error:
+            answers = [no_answer(error.faults[0].problem)]
+        answer = Answered({}, form, answers_table(form, answers))
         return answer.words, _tiles(answer)
 
 
@@ -237,10 +248,11 @@ def _tiles(answer: Answered) -> list[Shown]:
 
 def write_page(output: str, answer: Answered, asked: Question, processes: int, done: Progress) -> None:
     """Write an answer as a page; the file is replaced when the page is complete."""
-    points = []
-    for point in worked(asked.answered, range(len(asked)), processes):
-        points.append(point)
-        done(1)
+    points: list[tuple[str, list[Shown]]] = []
+    numbers = range(len(asked))
+    for block in worked(asked.answered, (numbers[at : at + TOGETHER] for at in numbers[::TOGETHER]), processes):
+        points += block
+        done(len(block))
     page = _page(answer, asked, points)
     with replaced(output) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")

@@ -79,6 +79,8 @@ class Cells:
             reference.f = self.address.replace("$", "")
             return SeriesLabel(strRef=reference)
         words, _, unit = str(self.values[0]).rpartition(" (")
+        if not words and unit in ("mfu", "hfu"):
+            return SeriesLabel(v=unit.upper())
         return SeriesLabel(v=words) if unit[:-1] in UNITS and unit.endswith(")") else SeriesLabel(strRef=reference)
 
     def numbers(self) -> NumRef:

@@ -318,6 +318,11 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
     '[=0]#,##0.00;[<0.005]0.0E+00;#,##0.00'
 
+    A sum of money below the last decimal is no power of ten.
+
+    >>> fitted_format(column("servers_results", "cost_rate"), [5.2148, 39.08, 4.8e-10])
+    '[=0]#,##0.00;[<0.005]"<0.01";#,##0.00'
+
     Sections with a condition lose the sign of values below 0, so changes are shown without powers of ten.
 
     >>> fitted_format(column("cost_bridge", "cost_change"), [0.0472, -0.0114])
@@ -340,7 +345,8 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
     if min(own) < 0.0:
         return f"{digits};-{digits}"
-    return f"[=0]{digits};[<{0.5 * 10**-decimals:.{decimals + 1}f}]0.0E+00;{digits}"
+    small = f'"<{10**-decimals:.{decimals}f}"' if column.unit.startswith(("USD", "MUSD")) else "0.0E+00"
+    return f"[=0]{digits};[<{0.5 * 10**-decimals:.{decimals + 1}f}]{small};{digits}"
 
 
 def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) -> str:
@@ -360,7 +366,7 @@ def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) 
     if column.is_text or not (varied or (entered and usual in (_TENTHS, _COUNT))):
         return usual
     if usual.endswith("%"):
-        return f"0.{'0' * (fraction.count('0') + fraction.count('#') // 2)} %"
+        return usual if usual.startswith("[") else f"0.{'0' * (fraction.count('0') + fraction.count('#') // 2)} %"
     numbers = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     if not numbers:
         return usual

@@ -228,7 +228,7 @@ def _train(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -
 
 
 def _step_parts(page: Page, r: Mapping[str, str]) -> None:
-    """Parts of a step, useful and lost time in series of their own; a part without time shows its 0."""
+    """Parts of a step, useful and lost time in series of their own; a part without time has no number."""
     page.row("DEF", 2, ("part", "useful", "lost"))
     for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=3):
         page.calc(f"D{row}", words)
@@ -238,7 +238,7 @@ def _step_parts(page: Page, r: Mapping[str, str]) -> None:
 def _train_charts(page: Page) -> None:
     page.heading("F13", "Where a step goes: share of its time", "K")
     last = 2 + len(TRAINING_PARTS)
-    chart: Any = page.bars("D", (2, last), "E F", (BLUE, ORANGE), "0.0 %", gap=30, zeros=True)
+    chart: Any = page.bars("D", (2, last), "E F", (BLUE, ORANGE), "[>=0.0005]0.0 %", gap=30)
     for series, colour in zip(chart.series, (BLUE, ORANGE), strict=True):
         label_values(series, "outEnd", colour, True)
     page.legend("F14", "H14", "\N{BLACK SQUARE} useful", BLUE)
@@ -382,7 +382,7 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
             f"IF(ISNUMBER({_RATE}{more}),{letter}{more}-${letter}${_WORTH},${letter}${_WORTH}-{letter}{less})"
             for letter in (_RATE, _COST)
         )
-        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"less pays","too dear")))'
+        verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"too much","too dear")))'
         line = (
             words, f"={size}", f'=IFERROR({gained}/BE{row},"")',
             f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/BE{row},0),"")',

@@ -42,9 +42,10 @@ _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1, "B": 27, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
 _WITH_MONEY = ("Serve", "Train")
 """Front sheets with money and power below the answer."""
-_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 30.0, 21: 20.0, 29: 20.0, 30: 17.0, 31: 17.0, 34: 20.0}
-"""Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. The first row of the form is
-taller, and holds the sentence of three lines with the second; rows of headings leave a gap above. [pt]"""
+_HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 30.0}
+"""Heights of rows above the entries, which all have one height: with it the sheet is as high as a window of 900 pixels
+shows. The first row of the form is taller, and holds the sentence of three lines with the second. [pt]"""
+_EVEN = 16.25
 
 
 class _Look(NamedTuple):
@@ -249,7 +250,7 @@ class Page:
         for letter, width in _WIDTHS.items():
             sheet.column_dimensions[letter].width = width
         for row in range(1, last_row(sheet.title) + 1):
-            sheet.row_dimensions[row].height = _HEIGHTS.get(row, 15.75)
+            sheet.row_dimensions[row].height = _HEIGHTS.get(row, _EVEN)
         self.put("B2", question, "title")
         words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
         self.put("B3", words, "subtitle")

@@ -16,7 +16,18 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column, Question, results_of, shown_columns, table_schema
 from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, entry_format, front_words, scatter
+from xlperf.workbook.front.layout import (
+    AMBER,
+    BLUE,
+    GREEN,
+    ORANGE,
+    Axis,
+    Page,
+    entry_format,
+    front_words,
+    scatter,
+    stated,
+)
 from xlperf.workbook.package import lines_of
 from xlperf.workbook.style import INK, aligned_format, column_widths, home, number_format, page_setup, put, texts, title
 
@@ -108,12 +119,15 @@ def _table(
     )
     page.heading("M13", words, "R")
     shown = shown_columns(question.table(name), "front")
+    heads = {
+        row["label"]: f"={stated(row['words'], page.entries)}" for row in front_words(question.form).get("head", ())
+    }
     for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
         place, column = columns[own]
         head = "tall head left" if column.is_text else "tall head"
         until = _ALONE[6 - len(shown)] if number == 0 and column.is_text else letter
         head = "tall head shrunk" if len(column.header) > _LONG_WORD and " " not in column.header else head
-        page.put(f"{letter}14", column.header, head, last=f"{until}16")
+        page.put(f"{letter}14", heads.get(own, column.header), head, last=f"{until}16")
         code = _format(page, column, [f"{place}{_FIRST + of}" for of in range(question.rows)])
         for row, of in enumerate(every, start=_SHOWN):
             look, last = ("cell left shrunk", f"{until}{row}") if column.is_text else ("cell", "")
@@ -312,14 +326,32 @@ def _line(sheet: Any, row: int, column: Column, live: Live, formula: str, code: 
     shown = live.styled(sheet[f"B{row}"], formula, "xlperf computed", code)
     put(sheet[f"C{row}"], "" if column.unit == "-" else column.unit, "xlperf computed", wrapped=False)
     put(sheet[f"D{row}"], None, "xlperf computed")
-    put(sheet[f"E{row}"], column.meaning, "xlperf reason", wrapped=True)
+    put(sheet[f"E{row}"], _in_a_line(column.meaning), "xlperf reason", wrapped=False)
+    sheet[f"E{row}"].alignment = Alignment(horizontal="left", vertical="center", shrink_to_fit=True)
     sentence = isinstance(shown, str) and len(shown) > _SENTENCE
     if sentence:  # over the unit and the band, which a text has not
         sheet.merge_cells(f"B{row}:D{row}")
     place = "left" if sentence else "right"
     sheet[f"B{row}"].alignment = Alignment(horizontal=place, vertical="center", wrap_text=True)
-    lines = max(lines_of(column.meaning, 110.0), lines_of(shown, 54.0) if sentence else 1)
-    sheet.row_dimensions[row].height = 4.0 + 11.0 * lines
+    sheet.row_dimensions[row].height = 4.0 + 11.0 * (lines_of(shown, 54.0) if sentence else 1)
+
+
+_LINE = 115
+"""Letters of a meaning that fit in its cell. [-]"""
+
+
+def _in_a_line(meaning: str) -> str:
+    """The clauses of a meaning that fit in a line, the first one always.
+
+    >>> _in_a_line("Link; blank: none"), _in_a_line("Link; " + "x" * 200)
+    ('Link; blank: none', 'Link')
+    """
+    words, *clauses = meaning.split("; ")
+    for clause in clauses:
+        if len(words) + len(clause) + 2 > _LINE:
+            break
+        words += f"; {clause}"
+    return words
 
 
 _FUNCTIONS_TOP, _RANGES = 5, 7

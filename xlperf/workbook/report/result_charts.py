@@ -177,10 +177,12 @@ def _of_plans(
 _MEMORY = (*grouped("training_results", "memory"), "memory_kv_cache")
 
 
+_KNOWN = {"ttft": "Time to first token", "tpot": "Time per output token", "mfu": "MFU", "hfu": "HFU"}
+
+
 def _words(column: Column) -> str:
     words = column.name.replace("_", " ").replace("num ", "number of ")
-    known = {"ttft": "Time to first token", "tpot": "Time per output token", "mfu": "MFU", "hfu": "HFU"}
-    return known.get(words, words.capitalize())
+    return _KNOWN.get(words, words.capitalize())
 
 
 def _number(value: Any) -> float | None:
@@ -406,7 +408,7 @@ def _height(drawing: Drawing) -> float:
 def _drawn(sheet: Worksheet, drawing: Drawing, top: int) -> tuple[Any, int]:
     """The chart of a drawing, whose numbers are written from a row on; and the row below them."""
     row = heading(sheet, top + 1, f"Drawn above: {drawing.title}")
-    heads = ["", *(column.header for column in drawing.columns)]
+    heads = ["", *(_KNOWN.get(column.name, column.header) for column in drawing.columns)]
     values = [list(numbers) for numbers in drawing.values]
     look = drawing.kind.look
     if look == "waterfall":
