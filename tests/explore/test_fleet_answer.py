@@ -247,6 +247,7 @@ def test_what_is_owned_is_used(catalog: Catalog) -> None:
     ]
     words = [f"keep {kept[0]:,.0f} H100", f"2025 sell {640.0 - kept[0]:,.0f} H100"]
     assert len(kept) and all(one in many.results["answer"] for one in words)
+    assert not many.machines.number("bought").any()  # nothing is sold and bought again at the same price
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_limit_is_of_the_format_of_the_checkpoint_and_an_efficiency_says_its_l
     auto, wide, narrow = (ask(words | {"precision": name}, claimed_value=60000) for name in ("auto", "bf16", "fp8"))
     for name in ("limit_value", "limit_share", "efficiency", "answer"):
         assert auto[name] == wide[name]
-    assert narrow["limit_value"] > 2.0 * wide["limit_value"]
+    assert narrow["limit_value"] == pytest.approx(2.0 * wide["limit_value"])  # the peak of FP8, not that of FP4
     assert narrow["efficiency"] > narrow["limit_share"]
     assert f" with {narrow['concurrency']:,.0f} requests in flight is above" in narrow["answer"]
 
@@ -127,6 +127,23 @@ def test_a_limit_is_the_roofline_by_hand() -> None:
     cache = 80 * 2 * 1024 * 294
     assert answer["limit_value"] == pytest.approx(8 * 3.35e12 / (weights + cache), rel=0.01)
     assert answer["limited_by"] == "memory"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "peak"),
+    [("B200-SXM-180GB", "fp8", "fp8"), ("B200-SXM-180GB", "fp4", "fp4"), ("B200-SXM-180GB", "int4", "bf16"),
+     ("A100-SXM4-80GB", "fp8", "bf16"), ("A100-SXM4-80GB", "int8", "int8")],
+)  # fmt: skip
+def test_a_limit_is_of_products_as_narrow_as_the_weights(accelerator: str, precision: str, peak: str) -> None:
+    """Prompts alone: products per second of a peak. FP8 weights never run at the peak of FP4, nor INT4 ones at INT8."""
+    words = {"model": "Meta-Llama-3.1-8B", "accelerator": accelerator, "num_accelerators": "1", "precision": precision,
+             "prompt_length": "8000", "output_length": "1"}  # fmt: skip
+    machines = load_catalog().tables["accelerators"]
+    row = machines["accelerator"].tolist().index(accelerator)
+    limit = ask(words, claimed_value=1)["limit_value"]
+    parameters = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    flop = 2.0 * (8001 * parameters + 4096 * 128256)
+    assert limit == pytest.approx(machines.number(f"peak_flop_rate_{peak}")[row] / flop, rel=1e-6)
 
 
 def test_what_a_fast_claim_needs_is_in_the_table() -> None:

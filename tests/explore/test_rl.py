@@ -16,7 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.explore.forms import form_of
 from xlperf.explore.objectives import PLAN, TABLES, Answer
-from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines, scoring_rates
+from xlperf.explore.rl import SPLITS, Engine, Lengths, Trainers, least_step, rl_answer, rollout_engines, scoring_rates
 
 PLAIN = {"rollout_slowdown": "1", "training_slowdown": "1", "sync_overhead": "0"}
 SMALL = {"model": "Qwen3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "32", "samples_per_prompt": "32",
@@ -104,6 +104,19 @@ def test_best_split_is_that_of_all_splits(mode: str) -> None:
     table = best[TABLES][SPLITS]
     for rollouts, step in zip(table["rollouts"].tolist(), table["step_time"].tolist(), strict=True):
         assert step == alone[int(rollouts) % 16]
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_bound_is_below_all_splits_and_near_the_best(mode: str) -> None:
+    asked, catalog = form_of("rl", SMALL | {"rollouts": mode, "num_accelerators": "16"}), load_catalog()
+    lengths = Lengths.of(asked)
+    engines = [engine for engine in rollout_engines(asked, lengths, catalog) if not engine.reason]
+    trainers = Trainers(asked, lengths, catalog)
+    assert trainers[8.0]
+    least = least_step(asked, lengths, engines, scoring_rates(asked, lengths, catalog), trainers, 0.0)
+    splits = [answer(rollouts=mode, num_accelerators="16", rollout_accelerators=str(count)).get("step_time", np.inf)
+              for count in range(1, 16)]  # fmt: skip
+    assert 0.85 * min(splits) < least <= min(splits)
 
 
 def test_one_server_is_split() -> None:

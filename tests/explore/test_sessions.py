@@ -53,6 +53,13 @@ def test_more_memory_of_the_host_never_hits_less_and_endless_memory_hits_all(cat
     assert np.isnan(none.get("host_worth_per_month", np.nan))
 
 
+def test_turns_wait_up_to_the_target_at_every_size_of_the_memory(catalog: Catalog) -> None:
+    """An engine that limits its batch may let turns wait: neither limit of a session makes first tokens jump."""
+    memory = answered(catalog, software="tensorrt-llm")[TABLES]["memory"]
+    assert bool((memory.number("ttft_later") <= 2.0).all() and (memory.number("ttft_later") > 1.7).all())
+    assert bool((np.diff(memory.number("sessions_per_copy")) > -1e-9).all())
+
+
 def test_slower_tiers_hold_what_faster_ones_evict_and_load_longer(catalog: Catalog) -> None:
     tiers = answered(catalog, host_memory="100", drive_tier="Drive NVMe")[TABLES]["tiers"]
     assert tiers.text("tier").tolist() == ["accelerators", "Host PCIe 5", "Drive NVMe"]

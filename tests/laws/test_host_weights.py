@@ -91,6 +91,17 @@ def test_the_faster_of_both_is_chosen_for_prompts_and_for_decoding() -> None:
     assert result.number("decode_time")[0] < result.number("decode_time")[1]  # a token does not
 
 
+def test_the_faster_of_both_does_not_count_products_that_launches_outlast() -> None:
+    """Eight ranks of a small model wait for their launches: products that the host takes over save no time there."""
+    small = {"model": "GPT3-Large", "accelerator": "L40", "num_accelerators": 8, "tensor_parallel": 8,
+             "precision": "fp8", "activation_precision": "bf16", "prompt_length": 4096, "software": "deepseek",
+             "host_memory_bandwidth": 100}  # fmt: skip
+    rows = [{"host_weights_share": 0.3, "host_compute": how, "shared_prefix": hit}
+            for hit in (0.99, 0.999, 1.0) for how in ("cpu", "stream", "faster")]  # fmt: skip
+    cpu, stream, faster = results(small, *rows).number("ttft").reshape(-1, 3).T
+    assert faster == pytest.approx(np.minimum(cpu, stream), rel=1e-9) and (stream < cpu).all()
+
+
 def test_the_host_reads_the_experts_of_a_token_from_its_memory() -> None:
     """Two of eight experts of 8 M weights in 16 bits at 50 GB/s; and on their way back and forth 2,000 B at 10 GB/s."""
     plain = deployment(experts(), host_experts_share=1.0, host_compute="cpu")

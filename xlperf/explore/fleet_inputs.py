@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,13 @@ from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
 from xlperf.engine.prices import servers_of
 from xlperf.engine.software import computed_formats
+from xlperf.engine.together import together
 from xlperf.equations.cost.tco import annuity_book_value, compounded_price, straight_line_depreciation
+from xlperf.explore.fleet_plans import Fleet
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
-from xlperf.explore.money import OWN, RENT, sized
+from xlperf.explore.money import OWN, RENT, FleetSize, sized
 from xlperf.explore.objectives import short_name
+from xlperf.explore.search import stacked
 from xlperf.explore.serve import serve_answer, serving_ways
 
 SHEET = "generations"
@@ -153,13 +157,12 @@ def horizon_of(form: Table, catalog: Catalog) -> Horizon:
     demand = _demand(form)
     first_year = int(form.filled("first_year")[0])
     form, names = _accelerators(form, catalog)
-    offers, refused = [], []
-    for name in names:
-        offer = _offer(form, name, demand, first_year, catalog)
-        if isinstance(offer, str):
-            refused.append(offer)
-        else:
-            offers.append(offer)
+    # Evaluations can only be joined on one catalog.
+    part = part_of(catalog, stacked([serve_form(form, name, float(demand.max())) for name in names]), names)
+    paths = [PricePaths(name, catalog, first_year, len(demand)) for name in names]
+    every = together([partial(_offer, form, demand, each, part) for each in paths])
+    offers = [offer for offer in every if isinstance(offer, Offer)]
+    refused = [words for words in every if isinstance(words, str)]
     stated = form.stated("discount_rate")
     known = [offer.owning.discount_rate for offer in offers if offer.owning]
     if stated != stated and offers and not known:
@@ -337,22 +340,23 @@ def serve_form(form: Table, accelerator: str, most: float) -> Table:
     return Table("serve", columns, form.place)
 
 
-def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Catalog) -> Offer | str:
+def _offer(form: Table, demand: Array, paths: PricePaths, catalog: Catalog) -> Offer | str:
     """One accelerator with copies for the largest and least demand, and prices; or why it cannot serve, in words."""
-    years = len(demand)
-    sizes = list(dict.fromkeys((float(demand.max()), float(demand.min()))))
-    asked = [serve_form(form, name, most) for most in sizes]
-    paths = PricePaths(name, catalog, first_year, years)
-    catalog = part_of(catalog, asked[0], (name,))  # equal content: ways of the same search, whatever the years' prices
-    fleets = [ways[0] for one in asked if (ways := serving_ways(one, catalog, False))]
-    if not fleets:
+    name, years, is_rate = paths.name, len(demand), bool(np.isnan(form.number("users")[0]))
+    asked = [serve_form(form, name, end) for end in dict.fromkeys((float(demand.max()), float(demand.min())))]
+    ways: list[tuple[Fleet, FleetSize, Copy]] = []
+    for one in asked:
+        # One server is the least: no other copy would serve the least demand with fewer.
+        if ways and np.ceil(demand.min() / ways[0][2].capacity) * ways[0][2].size <= ways[0][1].server:
+            break
+        for fleet in serving_ways(one, catalog, False)[:1]:
+            size = sized(fleet, catalog)
+            latency, tokens = (fleet.results.stated(column) for column in ("latency", "tokens_per_second"))
+            copy = Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer)
+            ways.append((fleet, size, copy))
+    if not ways:
         return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
-    fleet, every = fleets[0], [sized(fleet, catalog) for fleet in fleets]
-    is_rate = bool(np.isnan(form.number("users")[0]))
-    copies = []
-    for one, size in zip(fleets, every, strict=True):
-        latency, tokens = (one.results.stated(column) for column in ("latency", "tokens_per_second"))
-        copies.append(Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer))
+    fleet = ways[0][0]
     owning = _owning(fleet.plan, fleet.results, catalog)
     payment = form.word("payment")
     price, rent = np.full(years, np.nan), np.full(years, np.nan)
@@ -363,8 +367,8 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
         basis = str(fleet.results["cost_basis"][0])
         listed = fleet.results.stated("accelerator_hour_cost") if basis == "rent" else np.nan
         rent = paths.prices("rental_price", listed, paths.year_in(catalog.tables["prices"], "price")) * YEAR
-    power = max(size.each for size in every)
-    generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
+    power, copies = max(size.each for _, size, _ in ways), list(dict.fromkeys(copy for *_, copy in ways))
+    generation = Generation(name, copies, ways[0][1].server, power, rent)
     trust = (str(fleet.results[column][0]) for column in ("trust", "trust_reason"))
     weights = str(computed_formats(fleet.plan, catalog).text("precision")[0]).partition("-")[0].upper()
     kept = price, paths.available, paths.spread, paths.resale_share, owning, fleet.plan, weights

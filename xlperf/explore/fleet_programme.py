@@ -3,6 +3,9 @@
 A purchase is a vintage: servers of one generation bought at the start of one year. Whole servers hold whole copies of
 a model, copies serve the demand, and the servers of an owner stay within a power limit. Purchases are paid at the
 start of a year; rent, upkeep and energy are paid at its end, when servers are sold too. HiGHS solves the programme.
+
+HiGHS branches on the servers of a generation in a year, owned and rented together. Once these are whole, an interval
+of years for each purchase and sale covers them, a totally unimodular programme whose basic solutions are whole too.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ GAP = 1e-6  # relative optimality gap at which HiGHS stops; an answer states the
 ROUND = 1e-9  # rounding of demand and power, relative [-]
 MOST_SECONDS = 30.0  # time limit of one programme; an answer that reaches it states its gap [s]
 _WHOLE = 1e-6
+_KEPT = 1e-6
+"""What a purchase counts beyond its price, relative: of plans that cost the same, the best keeps what is there. [-]"""
 
 
 class Copy(NamedTuple):
@@ -102,13 +107,15 @@ class _Blocks(NamedTuple):
 
     owned: int
     rented: int
+    servers: int  # of each generation, owned and rented
     copies: int
     unmet: int
     end: int
 
     @staticmethod
     def of(programme: Programme) -> _Blocks:
-        sizes = len(programme.vintages), len(programme.generations), len(programme.copies), 1
+        generations = len(programme.generations)
+        sizes = len(programme.vintages), generations, generations, len(programme.copies), 1
         return _Blocks(0, *(int(each) * programme.years for each in np.cumsum(sizes)))
 
 
@@ -149,7 +156,7 @@ def assembled(programme: Programme, first: Array | None = None, may_rent: bool =
         if number == number:
             lower[column] = upper[column] = number
     if not may_rent:
-        upper[blocks.rented : blocks.copies : programme.years] = 0.0
+        upper[blocks.rented : blocks.servers : programme.years] = 0.0
     there = sum(
         each.there * programme.generations[each.generation].server * each.price
         for each in programme.vintages
@@ -183,20 +190,22 @@ def best_plan(
         from scipy.sparse import csr_array, vstack
 
         some = np.zeros(blocks.end)
-        some[blocks.rented + taken * programme.years : blocks.rented + (taken + 1) * programme.years] = 1.0
-        for row, vintage in enumerate(programme.vintages):
-            if vintage.generation == taken:
-                some[row * programme.years + vintage.start] = 1.0
+        some[blocks.servers + taken * programme.years : blocks.servers + (taken + 1) * programme.years] = 1.0
         matrix = vstack([matrix, csr_array(some[None])]).tocsr()
         least, most = np.append(least, 1.0), np.append(most, np.inf)
-    integral = np.ones(blocks.end)
-    integral[blocks.unmet :] = 0.0
-    solved = minimised(costs, integral, (lower, upper), (matrix, least, most), gap)
+    is_whole = np.arange(blocks.end) < blocks.unmet
+    is_branched = is_whole & ((np.arange(blocks.end) >= blocks.servers) | np.isfinite(programme.power_limit).any())
+    counted = costs.copy()
+    for row, vintage in enumerate(programme.vintages):
+        if vintage.there != vintage.there and vintage.price == vintage.price:
+            server = programme.generations[vintage.generation].server
+            counted[row * programme.years + vintage.start] += _KEPT * server * vintage.price
+    solved = minimised(counted, is_branched.astype(np.float64), (lower, upper), (matrix, least, most), gap)
     if solved.x is None:
         return None
-    values = np.where(integral > 0.0, np.round(solved.x), solved.x) + 0.0  # no -0
-    owned, rented, copies, _ = np.split(values.reshape(-1, programme.years), [
-        start // programme.years for start in (blocks.rented, blocks.copies, blocks.unmet)
+    values = np.where(is_whole, np.round(solved.x), solved.x) + 0.0  # no -0
+    owned, rented, _, copies, _ = np.split(values.reshape(-1, programme.years), [
+        start // programme.years for start in blocks[1:-1]
     ])  # fmt: skip
     room = sum(
         (copy.capacity * number for (_, copy), number in zip(programme.copies, copies, strict=True)),
@@ -238,7 +247,7 @@ def _costs_and_bounds(programme: Programme, blocks: _Blocks) -> tuple[Array, Arr
     ]
     rents = [each.rent * each.server * discounts[1:] for each in programme.generations]
     costs[: blocks.rented] = np.concatenate([*held, []])
-    costs[blocks.rented : blocks.copies] = np.concatenate(rents)
+    costs[blocks.rented : blocks.servers] = np.concatenate(rents)
     costs[blocks.unmet :] = programme.unmet_price * discounts[1:]
     upper[blocks.unmet :] = programme.demand
     for row, each in enumerate(programme.vintages):
@@ -270,11 +279,12 @@ def _constraints(programme: Programme, blocks: _Blocks) -> tuple[Any, Array, Arr
     for place, generation in enumerate(programme.generations):
         own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
         for year in every:
-            room = {blocks.owned + row * years + year: -generation.server for row in own}
-            room[blocks.rented + place * years + year] = -generation.server
+            servers = blocks.servers + place * years + year
+            held = dict.fromkeys((blocks.owned + row * years + year for row in own), -1.0)
+            add({**held, blocks.rented + place * years + year: -1.0, servers: 1.0}, -np.inf, 0.0)
             used = {blocks.copies + kind * years + year: copy.size
                     for kind, (of, copy) in enumerate(programme.copies) if of == place}  # fmt: skip
-            add({**room, **used}, -np.inf, _WHOLE)
+            add({servers: -generation.server, **used}, -np.inf, _WHOLE)
     for year in every:
         served = {blocks.copies + kind * years + year: copy.capacity
                   for kind, (_, copy) in enumerate(programme.copies)}  # fmt: skip

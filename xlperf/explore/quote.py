@@ -27,6 +27,7 @@ from xlperf.engine.software import computed_formats, has_parts
 from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.plan.serving_plan import accepted_tokens
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name
@@ -35,7 +36,6 @@ from xlperf.explore.train import SEARCHED, best_mapping
 
 _WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 """Bytes of a weight by the first word of its precision; half a byte otherwise, the least of a checkpoint's formats."""
-_PEAKS = ("bf16", "fp8", "int8", "fp4")
 _WIDE = ("fp32", "fp16", "bf16", "int4")
 
 
@@ -52,10 +52,15 @@ def _models(plans: Table, catalog: Catalog) -> Model:
 
 def product_peaks(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
     """Dense peak of the narrowest products that the weights allow, as far as the accelerator has them. [FLOP/s]"""
-    table = catalog.tables["accelerators"]
-    peaks = np.array([known_or(table.number(f"peak_flop_rate_{name}")[rows], 0.0) for name in _PEAKS])
-    wide = np.isin(_first_words(plans), _WIDE) & (plans.text("activation_precision") == "")
-    return np.asarray(np.where(wide, peaks[0], peaks.max(axis=0)))
+    table, result = catalog.tables["accelerators"], np.zeros(len(plans))
+    weights, inputs = plans.filled("precision"), plans.text("activation_precision")
+    for word, products in set(zip(weights.tolist(), inputs.tolist(), strict=True)):
+        own = PRECISIONS[word]
+        wide = (own.peak,) if own.peak == "bf16" else own.products  # integers that no product is in, and 16 bits
+        names = {own.peak, "bf16"} | {PRECISIONS[name].peak for name in ((products,) if products else wide)}
+        peaks = [known_or(table.number(f"peak_flop_rate_{name}")[rows], 0.0) for name in names]
+        result = np.where((weights == word) & (inputs == products), np.max(peaks, axis=0), result)
+    return np.asarray(result)
 
 
 def cache_sizes(plans: Table, models: Model) -> Array:

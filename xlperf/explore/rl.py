@@ -8,13 +8,14 @@ are those of serving and of pre-training; rollouts and trainer take longer by th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, log2, power, total
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import DAY
+from xlperf.base.units import DAY, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
@@ -37,6 +38,7 @@ _CONTEXTS, _POINTS, _PARTS = 4, 400, 8
 """Contexts of those evaluations, points of a rollout's time, and parts of the accelerators that splits try first."""
 _NEAR = 64.0  # accelerators on either side of the best split of whole servers among which the search goes on [-]
 _BOUND = 0.97  # trainer time over the least known time of an accelerator, below which no trainer comes; assumed [-]
+_RANGES = 256  # ranges of splits with a bound each [-]
 _ALIKE, _FASTER = 1e-3, 0.01  # shares of a step: engines that count as equal, modes that count as faster [-]
 _TILE = 64.0  # tokens to which a packed sequence is rounded [-]
 _SCORED = 64.0  # requests in flight of a copy of the reward model: enough to keep it busy [-]
@@ -185,6 +187,9 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
         )
     best = min(splits, key=_step)
     answer = _answer(form, lengths, best, splits)
+    if np.isnan(form.stated("rollout_accelerators")) and form.value(COUNT) > _NEAR:  # else all splits are compared
+        least = min(least_step(form, lengths, usable, rates, trainers, best.rewards), best.step)
+        answer["defaults_used"] += f"; no other split is more than {percent(best.step / least - 1.0)} faster"
     modes = {form.word("rollouts"): best}
     for mode in (SYNCHRONOUS, PARTIAL, ASYNCHRONOUS):
         if mode not in modes and not (mode == ASYNCHRONOUS and form.stated("rollout_accelerators") == 0.0):
@@ -303,6 +308,26 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], rates: Array, 
                 break
             split(number, rollouts)
     return sorted(fitting(), key=lambda one: (one.rewards, one.rollouts))
+
+
+def least_step(
+    form: Table, lengths: Lengths, engines: list[Engine], rates: Array, trainers: Trainers, rewards: float
+) -> float:  # fmt: skip
+    """A time that no step with rollouts on accelerators of their own is below, if ``rewards`` score. [s]
+
+    Of each range of splits: rollouts on its most accelerators, and on as many as its least ones leave a trainer as
+    fast an accelerator as the fastest known one (:data:`_BOUND`).
+    """
+    most = form.value(COUNT) - rewards
+    ends = np.unique(np.round(np.linspace(1.0, most, _RANGES + 1))).tolist()
+    bounds = (
+        _timed(form, lengths, engine, trainer, last - 1.0, most - first, (rewards, rates)).step
+        for first, last in pairwise(ends)
+        if (trainer := trainers.least(most - first))
+        for engine in engines
+        if engine.degree <= last - 1.0
+    )
+    return min(bounds, default=np.inf)
 
 
 def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving import sessions as equations
-from xlperf.explore.fleet_plans import COUNT, PP, TP, with_columns
+from xlperf.explore.fleet_plans import COUNT, replica_size, with_columns
+from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
 from xlperf.interop.logs import Trace, read_trace
 
@@ -194,11 +195,6 @@ def tiers_of(form: Table, catalog: Catalog) -> list[Tier]:
     return tiers
 
 
-def replica_size(plan: Table) -> float:
-    """Accelerators of a replica of a plan: attention replicas and expert groups are parts of it."""
-    return plan.value(TP) * plan.value(PP)
-
-
 def whole(tokens: float) -> float:
     """Tokens of a plan, whose lengths are whole."""
     return max(float(np.round(tokens)), 1.0)
@@ -230,7 +226,7 @@ class Copy:
         common, own, new = sessions.prompt
         later = sessions.turns / max(sessions.turns - 1.0, 1.0)
         own, added = (own * later, sessions.added) if sessions.turns > 1.0 else (own, new)
-        size, ranks = replica_size(plan), plan.value("data_parallel_attention")
+        size, ranks = float(replica_size(plan)[0]), plan.value("data_parallel_attention")
         replicas, plan = plan.stated(COUNT) / size, with_columns(plan, num_accelerators=size)
         alone = with_columns(plan, output_length=whole(sessions.generated))
         rows = stacked([
@@ -360,11 +356,15 @@ def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, 
 
 
 def best_states(
-    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog
-) -> list[State | None]:
-    """The state of a replica with most sessions within the targets, for each column of sizes of the tiers."""
-    most = max(np.floor((copy.tokens - sessions.common) / sessions.running), 1.0)
-    loads: Array = np.unique(np.round(_equal_ratios(1.0, min(most, _MOST_LOAD), _LOADS)))
+    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog,
+    least: float = 1.0,
+) -> list[State | None]:  # fmt: skip
+    """The state of a replica with most sessions within the targets, for each column of sizes of the tiers.
+
+    ``least``: the smallest load to try.
+    """
+    most = max(np.floor((copy.tokens - sessions.common) / sessions.running), least)
+    loads: Array = np.unique(np.round(_equal_ratios(least, max(min(most, _MOST_LOAD), least), _LOADS)))
     best: list[State | None] = [None] * sizes.shape[1]
     for _ in range(2):  # loads of equal ratio, then all between the neighbours of the best
         found = states(copy, sessions, tiers, sizes, Surface.of(copy, sessions, loads, catalog), form)
@@ -378,6 +378,26 @@ def best_states(
         if not near:
             break
         loads = np.unique(np.round(np.concatenate(near)))
+    return best
+
+
+def queued_states(
+    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog
+) -> list[State | None]:
+    """The best states, with turns that wait: beyond a limit of the batch they slow no other one.
+
+    Where the speed of a session ends the loads, the best one is a limit from which on loads are tried again, so that
+    the time to the first token uses its target whatever the size of the tiers.
+    """
+    best = best_states(copy, sessions, tiers, sizes, form, catalog)
+    target, speed = form.stated("ttft_target"), form.filled("speed_per_user")[0]
+    slow = (state for state in best if state is not None and state.ttft_later < target * speed * state.tpot)
+    for limit in sorted({float(state.load) for state in slow}):
+        plan = with_columns(copy.plan, max_running_batch=limit)
+        if len(started(plan, catalog)):
+            others = best_states(replace(copy, plan=plan), sessions, tiers, sizes, form, catalog, limit)
+            pairs = ([state for state in pair if state is not None] for pair in zip(best, others, strict=True))
+            best = [max(pair, key=lambda state: float(state.sessions), default=None) for pair in pairs]
     return best
 
 

@@ -20,7 +20,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.together import together
-from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, with_columns
+from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, replica_size, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
@@ -32,7 +32,7 @@ from xlperf.explore.session_states import (
     Tier,
     Traced,
     best_states,
-    replica_size,
+    queued_states,
     shared_evenly,
     tiers_of,
     whole,
@@ -92,7 +92,7 @@ def sessions_answer(form: Table, catalog: Catalog) -> Answer:
         tried = np.unique([*DOUBLINGS[:-1], *STEPS, size, max(2.0 * size, DOUBLINGS[-1])])
         varied = np.repeat(own, 1 + len(tried), axis=1)
         varied[0, 1:] = tried
-    best = best._replace(states=best_states(best.copy, sessions, tiers, varied, form, catalog))
+    best = best._replace(states=queued_states(best.copy, sessions, tiers, varied, form, catalog))
     return _answer(form, sessions, tiers, varied, best)
 
 
@@ -114,7 +114,7 @@ def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
     named: dict[object, Fleet] = {}
     ways = together([partial(serving_ways, copy, catalog) for copy in (*copies, asked)])
     for fleet in chain.from_iterable(ways):
-        if not count % replica_size(fleet.plan) > 0.0:
+        if not count % replica_size(fleet.plan)[0] > 0.0:
             named.setdefault((fleet.plan.word("software"), *(fleet.plan.value(name) for name in DEGREES)), fleet)
     return list(named.values())
 
@@ -123,7 +123,7 @@ def _choice(
     form: Table, asked: Table, fleet: Fleet, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, catalog: Catalog
 ) -> Choice | None:
     count = asked.stated(COUNT)
-    count = count if count == count else replica_size(fleet.plan)
+    count = count if count == count else float(replica_size(fleet.plan)[0])
     plan = with_columns(with_prices(fleet.plan, asked), concurrency=1.0, num_accelerators=count)
     copy = Copy.of(plan, sessions, form.stated_word("load_overlap"), catalog)
     if copy is None:

@@ -279,13 +279,11 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts[:, :, 0, VECTOR] += adding
     if holds_weights(plan):
         products = serving_gemms(deployment.model, shape, architecture, phases)
-        gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, parts, phases)
+        busy, launches = total(parts[:, :, 0, :FIXED]), host.layer_launches
+        gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, (busy, launches), parts, phases)
         kernels, parts = kernels._replace(gemms=gemms), parts.copy(order="F")
-        busy_before = total(parts[:, :, 0, :FIXED])
         parts[:, :, 0, MATRIX] = gemms.layer_time()
-        # Launches that products on the accelerator hid are seen where the host does those products.
-        seen = [np.maximum(host.layer_launches - busy, 0.0) for busy in (total(parts[:, :, 0, :FIXED]), busy_before)]
-        parts[:, :, 0, FIXED] += waiting + (seen[0] - seen[1])
+        parts[:, :, 0, FIXED] += waiting
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
     if PREFILL in phases and ENCODE_PARTS[0] in deployment.software:

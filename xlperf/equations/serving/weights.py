@@ -200,10 +200,13 @@ def with_host_weights(
     shape: ServingShape,
     products: ServingGemms,
     gemms: KernelTimes,
+    busy: tuple[Array, Array],
     parts: Array,
     phases: tuple[int, ...],
 ) -> tuple[KernelTimes, Array]:
     """Products that stay on the accelerator, and the time of a layer, (rows, phases), for weights on the host.
+
+    ``busy``: times of the kernels of a layer and of their launches, which hide behind them.
 
     The processors multiply them where they are, or they move over the link and the accelerator multiplies. With
     prefetch they move while it computes; routed experts of a decode step are known only after the router, so their
@@ -236,7 +239,9 @@ def with_host_weights(
     late = np.where(np.array(phases) == PREFILL, 0.0, total(np.where(grouped, calls * weights, 0.0)))
     behind = np.where(plan.host_prefetch[:, None] > 0.0, total(parts[:, :, 0]), 0.0)
     waits = exposed_offload_time(moved - late, link, behind) + late / link
-    saved = total(calls * gemms.time[..., :in_layer])
+    saved, (running, launches) = total(calls * gemms.time[..., :in_layer]), busy
+    # Launches that products on the accelerator hid are seen where the host does those products.
+    there = there + np.maximum(launches - (running - saved), 0.0) - np.maximum(launches - running, 0.0)
     # The processors compute where the plan says so, or where it leaves the choice and they are faster.
     stated = plan.host_compute[:, None]
     faster = (stated == HostCompute.FASTER) & (there - saved < waits)
