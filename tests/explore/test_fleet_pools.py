@@ -51,8 +51,11 @@ def kept(results: Table, asked: Asked) -> np.ndarray:
 
 
 def largest_loads(plans: Table, asked: Asked, catalog: Catalog) -> np.ndarray:
-    """Largest number of requests in flight that keeps the targets, by halving, to a part in 500; 0: none does."""
-    low, high = np.zeros(len(plans)), np.full(len(plans), 65536.0)
+    """Largest number of requests in flight that keeps the targets, by halving, to a part in 500; 0: none does.
+
+    All users are enough: a copy for more is a copy.
+    """
+    low, high = np.zeros(len(plans)), np.full(len(plans), asked["users"] + 1.0)
     while (left := np.flatnonzero(high - low > np.maximum(1.0, low / 500.0))).size:
         middle = np.floor(np.sqrt(np.maximum(low, 1.0) * high))[left]
         middle = np.clip(middle, low[left] + 1.0, high[left] - 1.0)

@@ -70,7 +70,7 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
 
 
 def test_owning_is_a_newsvendor_and_certainty_costs_nothing(catalog: Catalog) -> None:
-    answer = answer_of(form_of(SMALL | {"users": 40_000.0}), catalog)
+    answer = answer_of(form_of(SMALL | {"users": 40_000.0, "software": "vllm", "mode": ONE}), catalog)
     own, rent, table = answer["owned_hour_cost"], answer["rented_hour_cost"], answer[TABLES]["owning"]
     numbers, regret = table.number("owned"), table.number("monthly_regret")
     assert (np.diff(numbers) > 0.0).all() and (np.diff(table.number("enough_share")) > 0.0).all()
@@ -85,7 +85,7 @@ def test_owning_is_a_newsvendor_and_certainty_costs_nothing(catalog: Catalog) ->
 
 
 def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
-    asked = SMALL | {"model": "Qwen2.5-VL-7B"}
+    asked = SMALL | {"model": "Qwen2.5-VL-7B", "software": "vllm", "mode": ONE}
     form = form_of(asked | {"images": 2.0, "image_width": 1280.0, "image_height": 720.0})
     answer, plan = answer_of(form, catalog), ways_of(form, catalog)[0].take([0])
     assert answer["image_tokens_per_request"] == 2 * 1196.0
@@ -160,9 +160,10 @@ def test_a_rate_and_the_users_that_it_makes_need_the_same_fleet(catalog: Catalog
         rated = {name: value for name, value in SMALL.items() if name != "users"} | {
             "request_rate": 100.0,
             "mode": mode,
+            "software": "vllm",
         }
         result = answer_of(form_of(rated), catalog)
-        again = answer_of(form_of(SMALL | {"users": result["users"], "mode": mode}), catalog)
+        again = answer_of(form_of(SMALL | {"users": result["users"], "mode": mode, "software": "vllm"}), catalog)
         assert result["accelerators"] == pytest.approx(again["accelerators"], abs=8.0)
 
 
@@ -189,11 +190,12 @@ def test_a_demand_that_no_way_meets_says_which_limit_and_by_how_much(
 
 def test_copies_of_a_given_size_and_load_are_kept(catalog: Catalog) -> None:
     for mode in (ONE, TWO):
-        sized = answer_of(form_of(SMALL | {"num_accelerators": 8.0, "mode": mode}), catalog)
+        asked = SMALL | {"mode": mode, "software": "vllm"}
+        sized = answer_of(form_of(asked | {"num_accelerators": 8.0}), catalog)
         assert sized["copy_size"] == 8.0
-        loaded = answer_of(form_of(SMALL | {"concurrency": 50.0, "mode": mode}), catalog)
+        loaded = answer_of(form_of(asked | {"concurrency": 50.0}), catalog)
         assert loaded["concurrency"] == 50.0 and loaded["copies"] == 8.0
-        free = answer_of(form_of(SMALL | {"mode": mode}), catalog)
+        free = answer_of(form_of(asked), catalog)
         assert free["accelerators"] <= min(sized["accelerators"], loaded["accelerators"])
 
 

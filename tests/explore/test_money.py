@@ -149,7 +149,7 @@ def test_a_power_limit_feeds_as_many_users_as_any_number_of_them_that_fits(
     """
     limit = "1"
     words = {**SERVED, "model": model, "accelerator": accelerator, "speed_per_user": speed}
-    words |= dict.fromkeys(("software", "mode", "num_accelerators"), "auto")
+    words |= {"software": "sglang", "mode": "auto", "num_accelerators": "auto"}
     most = answered("serve", catalog, {**words, "users": "auto"}, facility_power_limit=limit)
     assert most["power"] <= float(limit) * MW * 1.001
     more = answered("serve", catalog, {**words, "users": str(1.1 * most["users"])})

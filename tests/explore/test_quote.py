@@ -17,6 +17,8 @@ from xlperf.explore import quote
 from xlperf.explore.forms import answered, form_of
 from xlperf.explore.objectives import TABLES, Answer
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
+from xlperf.explore.search import Search
+from xlperf.explore.train import best_mapping
 
 CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"
 KINDS = {"TFLOP/s per accelerator": "tflops", "MFU": "mfu"}
@@ -48,6 +50,23 @@ def judged(factor: float) -> tuple[Answer, ...]:
         patch.setattr(quote, "predict", predicted_once)
         patch.setattr(quote, "_conditions", lambda *_: iter(()))
         return answers_times(factor)
+
+
+@pytest.fixture(autouse=True)
+def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best mapping of a run is searched once: several claims and conditions are of the same run."""
+    monkeypatch.setattr(quote, "best_mapping", best_mapping_once)
+
+
+MAPPINGS: dict[tuple[object, ...], Search] = {}
+
+
+def best_mapping_once(plan: Table, catalog: Catalog) -> Search:
+    cells = ((name, str(values[0])) for name, values in sorted(plan.columns.items()))
+    key = id(catalog), *cells, *(name for name, mask in sorted(plan.auto.items()) if mask[0])
+    if key not in MAPPINGS:
+        MAPPINGS[key] = best_mapping(plan, catalog)
+    return MAPPINGS[key]
 
 
 PREDICTIONS: dict[tuple[tuple[str, str], ...], quote.Prediction] = {}

@@ -32,7 +32,7 @@ COMMANDS = (
     "solve s.csv --vary concurrency=1..64 --target tpot<=30",
     "worth t.csv",
     "cost t.csv",
-    "serve",
+    "serve --model Llama3-8B --accelerator H100 --users 100",
     "check",
     "report t.csv -o report.xlsx",
     "new study.xlsx",
@@ -59,11 +59,11 @@ def floor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
     asked = floors(PROJECT["dependencies"])
     numpy = next(one for one in asked if one.startswith("numpy=="))
     folder = tmp_path_factory.mktemp("floors")
-    if pip(sys.executable, "--dry-run", "--ignore-installed", "--no-deps", numpy).returncode:
-        pytest.skip(f"no package index is reachable that has {numpy} for this Python")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=1100)
     python = folder / "venv" / "bin" / "python"
     installed = pip(python, *asked)
+    if installed.returncode and pip(sys.executable, "--dry-run", "--ignore-installed", "--no-deps", numpy).returncode:
+        pytest.skip(f"no package index is reachable that has {numpy} for this Python")
     assert installed.returncode == 0, installed.stderr
     (folder / "t.csv").write_text(TRAIN)
     (folder / "s.csv").write_text(SERVE)
