@@ -47,6 +47,7 @@ from xlperf.catalog.schema import (
     EVERY_TABLE,
     FORMS,
     PLAN_TABLES,
+    first_words,
     plan_names,
     questions,
     results_of,
@@ -449,13 +450,14 @@ def serve(
 
 def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
     """The catalog, and where no answers are stored those to questions of the shipped workbook, one at a time."""
-    from xlperf.explore.forms import first_chips, first_forms
+    from xlperf.explore.forms import first_chips, first_forms, form_of
 
     _, catalog = session.catalog(None)
     if questions:
         return
     yield catalog
     yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
+    yield session.engine.table(form_of("serve", first_words("serve")), "others", catalog)
     yield from (session.engine.evaluate(forms, catalog) for forms in first_chips())
 
 
