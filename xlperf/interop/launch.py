@@ -321,6 +321,8 @@ def read_launch(
     if _FACTORY.search(text) and MARK not in text:
         left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in told.values.keys() | columns.keys()]
         notes += [f"the recipe that --factory names decides, here defaults: {', '.join(left)}"] if left else []
+    notes += [f"{words} is not known: any length is taken" for words, column in told.open
+              if column == "max_context" and column not in given_columns]  # fmt: skip
     notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     several = {run: told.runs.count(run) for run in told.runs}
     notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]

@@ -428,7 +428,7 @@ REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
 """Load and precisions; of plans as the sheet has them."""
 
 _WHOLE = ("num_accelerators", "prompt_length", "output_length", "batch_size", "concurrency", "redundant_experts",
-          "max_running_batch", "state_slots", "graph_tokens")  # fmt: skip
+          "max_running_batch", "max_context", "state_slots", "graph_tokens")  # fmt: skip
 
 
 def _sends_no_token(plan: InferencePlan, model: Model) -> np.ndarray:
@@ -443,6 +443,8 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
          f"{product_of_words(REPLICA)} is {{replica_ranks}} ranks, which do not divide the {{num_accelerators}}"
          " accelerators of the plan"),
     *(rule for dimension in SERVING_DIMENSIONS for rule in dimension.rules),
+    Rule(lambda plan, model: plan.context_length > plan.max_context,
+         "prompt and output are {context_length} tokens, beyond max context {max_context}", "max_context"),
     Rule(lambda plan, model: (plan.two_batch_overlap > 0.0) & _sends_no_token(plan, model),
          "two batch overlap needs a mixture of experts and data parallel attention above 1: else no token is sent"),
     Rule(lambda plan, model: plan.sent_to_nodes & _sends_no_token(plan, model),
