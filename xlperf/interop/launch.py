@@ -69,7 +69,7 @@ from xlperf.interop.launch_told import fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_VARIABLE = re.compile(r"\$[{(]{0,2}([A-Za-z_]\w*|\d+)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
 _CLIENT = re.compile(r"--backend[= ]{1,9}[\"']?(vllm|sglang)\b")
 _FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
@@ -300,6 +300,7 @@ def read_launch(
         if "@beside" in told.values and not (told.scripts or told.started):
             problem = f"states no setting of a training run: {last(told.values['@beside'])} does not train"
             raise InputError(Fault(name, problem))
+        claimed(whole, Config("", []), [], name)  # raises for one that is not read
         raise _no_flag(name, text, [*told.scripts, *told.started], any(key in _NAMES for key in told.values))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
@@ -384,6 +385,7 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
     if asked:
         variable = _VARIABLE.search(" ".join(asked))
         shown = f"--set {variable.group(1)}=..." if variable else "--set"
+        shown += ", arguments of the script with --set 1=..." if re.search(r"\$\{?\d", " ".join(asked)) else ""
         faults.append(Fault(name, f"has variables without a value: {listed(asked)}: give them with {shown}, {remedy}"))
     if faults:
         raise InputError(faults)

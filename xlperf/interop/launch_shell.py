@@ -22,7 +22,7 @@ _MOST_PATTERN = 200  # characters of a pattern with wildcards at the most
 
 _ASSIGNMENT = re.compile(r"((?:export|local|readonly|declare(?:\s+-\w+)?)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_SIMPLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*0]\])?\}|([A-Za-z_]\w*))")
+_SIMPLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*0]\])?\}|([A-Za-z_]\w*|\d))")
 _DEFAULT = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(:?[-=+])((?:[^{}$]|\$(?!\{))*)\}")
 _ARITHMETIC = re.compile(r"\$\(\(([^()$]*(?:\([^()$]*\)[^()$]*)*)\)\)")
 _COMMAND = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")

@@ -413,6 +413,8 @@ EXPERT_POOL_RULES: tuple[Rule[InferencePlan], ...] = (
 
 # fmt: off
 REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
+    Rule(lambda plan, model: plan.context_length > plan.max_context,
+         "prompt and output are {context_length} tokens, beyond max context {max_context}", "max_context"),
     Rule(lambda plan, model: ~np.isnan(plan.request_rate) & (plan.mode == Mode.STATIC),
          'request rate {request_rate} needs mode continuous or disaggregated, not "static"; or give a batch size or'
          ' concurrency'),
@@ -443,8 +445,6 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
          f"{product_of_words(REPLICA)} is {{replica_ranks}} ranks, which do not divide the {{num_accelerators}}"
          " accelerators of the plan"),
     *(rule for dimension in SERVING_DIMENSIONS for rule in dimension.rules),
-    Rule(lambda plan, model: plan.context_length > plan.max_context,
-         "prompt and output are {context_length} tokens, beyond max context {max_context}", "max_context"),
     Rule(lambda plan, model: (plan.two_batch_overlap > 0.0) & _sends_no_token(plan, model),
          "two batch overlap needs a mixture of experts and data parallel attention above 1: else no token is sent"),
     Rule(lambda plan, model: plan.sent_to_nodes & _sends_no_token(plan, model),
