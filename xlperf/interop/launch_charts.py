@@ -168,6 +168,7 @@ def _of_truss(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     engine = mapping(stated.get("trt_llm"))
     if engine:
         build, cached = mapping(engine.get("build")), _listed(stated, "model_cache")
+        checkpoint = mapping(build.get("checkpoint_repository"))
         options = {_OF_TRUSS.get(key, key): value for key, value in build.items() if not isinstance(value, dict)}
         options |= mapping(engine.get("runtime"))
         options |= mapping(options.pop("patch_kwargs", {}))

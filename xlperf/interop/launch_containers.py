@@ -33,6 +33,7 @@ from xlperf.interop.launch_charts import (
 from xlperf.interop.launch_text import COMMAND, Setting, documents
 
 _OF_POD = re.compile(r"\$\(([A-Za-z_]\w{0,100})\)")  # a variable in the words of Kubernetes
+_COUNT = re.compile(r"[0-9]{1,9}")
 _MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _DEEPEST = 60  # levels of a manifest that are searched for containers
 _HINT = re.compile(
@@ -126,7 +127,7 @@ def _places(value: Any) -> Iterator[_Place]:
         if "replicas" in one and "template" in one:  # a role of a set
             pool = _role(str(one.get("name", ""))) or pool
         stated = str(one.get("replicas", ""))
-        if stated.isdigit() and "serviceName" not in one:  # ranks of a set with a name of its own are one copy
+        if _COUNT.fullmatch(stated) and "serviceName" not in one:  # ranks of a set with a name of its own are one copy
             copies = outer * int(stated)
         yield _Place(one, pool, copies)
         waiting += [
@@ -199,7 +200,10 @@ def parts_of(groups: Sequence[Sequence[Setting]]) -> Parts:
     for group in groups:
         words = next((one.arguments for one in group if one.name == COMMAND), ())
         if words[:1] == (POOL,):
-            here, times = words[1].removeprefix(TOGETHER), int(words[2]) if words[2:3] and words[2].isdigit() else 1
+            here, times = (
+                words[1].removeprefix(TOGETHER),
+                int(words[2]) if words[2:3] and _COUNT.fullmatch(words[2]) else 1,
+            )
             continue
         pool = next(filter(None, map(_pool_named, group)), here)
         pools.setdefault(pool, []).append(group)
