@@ -96,6 +96,14 @@ FILE_BEFORE = """spec:
       EOF
       trtllm-serve serve /models/Qwen3-8B --extra_llm_api_options /tmp/config.yaml
 """
+SKY = """resources: {accelerators: "H200:8"}
+num_nodes: 2
+envs: {MODEL: deepseek-ai/DeepSeek-R1, LENGTH: 4096}
+service: {replicas: 2}
+run: |
+  python -m sglang.launch_server --model-path $MODEL --tp $((SKYPILOT_NUM_NODES * SKYPILOT_NUM_GPUS_PER_NODE)) \\
+    --nnodes ${SKYPILOT_NUM_NODES} --context-length $LENGTH
+"""
 SERVER_ROLES = """trtllm-serve serve Qwen/Qwen3-8B --server_role CONTEXT --tp_size 2
 trtllm-serve serve Qwen/Qwen3-8B --server_role GENERATION --tp_size 4
 """
@@ -134,6 +142,8 @@ def columns_of(text: str, models: Table, given: dict[str, str]) -> dict[str, str
         # vllm-project/aibrix samples/quickstart/tensorrt: a file written before the server, its subcommand and roles
         (FILE_BEFORE, "model=Qwen3-8B memory_fraction=0.85 prefill_tokens=8192 max_running_batch=16"),
         (SERVER_ROLES, "model=Qwen3-8B num_accelerators=6 tensor_parallel=4 prefill_accelerators=2"),
+        # skypilot-org/skypilot llm/deepseek-r1/deepseek-r1.yaml: accelerators of a node, nodes and copies
+        (SKY, "model=DeepSeek-R1 accelerator=H200 num_accelerators=32 tensor_parallel=16 max_context=4096"),
         # limits of the context: of SGLang, of vLLM with a suffix, and one that the engine chooses
         ("sglang serve --model-path Qwen/Qwen3-8B --context-length 4096", "max_context=4096"),
         ("vllm serve Qwen/Qwen3-8B --max-model-len 16k", "max_context=16000"),
@@ -205,7 +215,7 @@ cluster: {gpus_per_node: 8, num_nodes: 4}
         (OPENRLHF.format("--train.colocate_all"), "--num-accelerators 4 --rollout-accelerators 0"),
         (OPENRLHF.format(""), "--num-accelerators 8 --rollout-accelerators 4 --prompts-per-step 128"),
         # NVIDIA-NeMo/RL examples/configs/recipes/llm/performance: a backend that is off does not count
-        (NEMO, "--model Qwen3-32B --prompts-per-step 64 --tensor-parallel 4 --pipeline-parallel 2 --num-accelerators 32"),
+        (NEMO, "--model Qwen3-32B --prompts-per-step 64 --tensor-parallel 4 --num-accelerators 32"),
     ],
 )  # fmt: skip
 def test_a_run_of_reinforcement_learning_names_its_question(models: Table, text: str, question: str) -> None:

@@ -1,7 +1,8 @@
 """Charts and configurations of platforms that start serving engines, as the script of a shell.
 
-Values of the charts of llm-d and vllm-stack, applications of Ray Serve, configurations of Truss, recipes of srt-slurm
-and options of trtllm-serve disaggregated become lines that start an engine, and columns that they state.
+Values of the charts of llm-d and vllm-stack, applications of Ray Serve, configurations of Truss, tasks of SkyPilot,
+recipes of srt-slurm and options of trtllm-serve disaggregated become lines that start an engine, and columns that they
+state.
 """
 
 from __future__ import annotations
@@ -173,15 +174,29 @@ def _of_truss(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
         options |= mapping(engine.get("runtime"))
         options |= mapping(options.pop("patch_kwargs", {}))
         named = [options.pop(key, "") for key in ("served_model_name", "model_path", "base_model", "num_builder_gpus")]
-        model = (
-            cached[0].get("repo_id") if len(cached) == 1 else mapping(build.get("checkpoint_repository")).get("repo")
-        )
+        model = cached[0].get("repo_id") if len(cached) == 1 else checkpoint.get("repo")
         command = _as_file("truss.yaml", options, str(model or named[0]))
     if not accelerator or not command:
         return None
     columns = {"accelerator": accelerator.replace("_", "-")} | ({"num accelerators": count} if count else {})
     image = mapping(stated.get("base_image")).get("image", "")
     return f"# {image}\n{command}", columns
+
+
+def _of_sky(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
+    """A task of SkyPilot: its variables, nodes and accelerators, then its script."""
+    resources, script = mapping(stated.get("resources")), stated.get("run")
+    if not isinstance(script, str) or "accelerators" not in resources:
+        return None
+    asked = resources["accelerators"]
+    asked = asked if isinstance(asked, str) else next(iter(asked), "") if len(asked or ()) == 1 else ""
+    accelerator, _, count = str(asked).partition(":")
+    values = {"SKYPILOT_NUM_NODES": str(stated.get("num_nodes", "1")), "SKYPILOT_NODE_RANK": "0"}
+    values |= {"SKYPILOT_NUM_GPUS_PER_NODE": count or "1"} if accelerator else {}
+    copies = mapping(stated.get("service")).get("replicas", "1")
+    lines = exports({**values, **dict(environment(stated.get("envs"), {}))}.items())
+    mark = [f"{POOL} {TOGETHER} {copies}"] if copies != "1" else []
+    return "\n".join([*mark, *lines, script]), {"accelerator": accelerator} if accelerator else {}
 
 
 def _listed(stated: Mapping[Any, Any], name: str) -> list[Mapping[Any, Any]]:
@@ -267,5 +282,5 @@ def mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-READERS = (_of_recipe, _of_chart, _of_values, _of_ray, _of_truss, _of_servers)
+READERS = (_of_recipe, _of_chart, _of_values, _of_ray, _of_truss, _of_sky, _of_servers)
 """Readers of a document of YAML: its script and columns, None for a document of another kind."""
