@@ -8,6 +8,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.interop.launch import read_launch
+from xlperf.interop.launch_shell import Endless, Shell
 
 GIVEN = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
 
@@ -184,6 +185,37 @@ def test_arguments_of_a_script_are_given_by_their_place(models: Table) -> None:
         read_launch(SCRIPT, "run.sh", given=given, models=models)
     plan = columns_of(SCRIPT, models, {**given, "1": "dsw", "10": "2"})
     assert (plan["num_accelerators"], plan["tensor_parallel"], plan["micro_batch_size"]) == ("8", "2", "1")
+
+
+CALLED = """serve() {
+  local tp=$1 name=$2
+  vllm serve $name --tensor-parallel-size $tp --max-num-seqs ${3:-64}
+}
+function main
+{
+  if [ -n "$SMALL" ]; then serve 2 Qwen/Qwen3-8B; else
+    serve 4 Qwen/Qwen3-32B 128
+  fi
+}
+main "$@"
+"""
+NESTED = """ssh host bash -lc 'nohup /opt/venv/bin/vllm serve \\
+  Qwen/Qwen3-32B --tensor-parallel-size 4 --max-num-seqs 128 > /tmp/log 2>&1'
+"""
+
+
+@pytest.mark.parametrize("text", [CALLED, NESTED])
+def test_functions_run_where_they_are_called(models: Table, text: str) -> None:
+    """Cases: a function of a benchmark script with its model and degree, and a program by its path inside quotes."""
+    plan = columns_of(text, models, GIVEN)
+    assert [plan[name] for name in ("model", "tensor_parallel", "max_running_batch")] == ["Qwen3-32B", "4", "128"]
+
+
+def test_functions_that_call_each_other_without_end_are_bounded() -> None:
+    deep = "".join(f"f{n}() {{\n{f'f{n + 1}{chr(10)}' * 10}}}\n" for n in range(30))
+    with pytest.raises(Endless, match="its functions run more than"):
+        list(Shell({}).commands(f"{deep}f30() {{\n:\n}}\nf0\n"))
+    assert len(list(Shell({}).commands("f() {\nf\n}\nf\n"))) == 1
 
 
 VERL = """python3 -m verl.trainer.main_ppo data.train_batch_size=512 data.max_prompt_length=1024 \\

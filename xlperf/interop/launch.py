@@ -360,6 +360,8 @@ def _no_flag(name: str, text: str, started: Sequence[str], named: bool) -> Input
     """
     problem = "states no setting of a training run" if named else f"has no flag of {', '.join(read_stacks())}"
     others = started or list(dict.fromkeys(_FILE.findall(text[:MOST_TEXT])))[-MOST_OTHERS:]
+    if re.search(r"\$\{?1\b", text[:MOST_TEXT]):
+        problem += "; it takes arguments: give them with --set 1=..."
     if others:
         verb = "starts" if started else "names"
         problem += f"; it {verb} {listed(others)}: read that file, or give what it gets"

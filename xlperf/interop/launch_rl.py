@@ -37,7 +37,7 @@ def rl_question(stack: str, settings: Iterable[Setting]) -> str:
             continue
         if option == "model":
             name = value.rstrip("/").rpartition("/")[2]
-            options |= {option: name} if name and "$" not in name else {}
+            options |= {option: name} if name and not set(name) & set("${}") else {}
         elif option == "rollout-software":
             options |= {option: value} if value in _ENGINES else {}
         elif row["meaning"] == "together":

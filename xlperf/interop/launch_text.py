@@ -358,7 +358,8 @@ def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> 
     joined = [" ".join(words[place : place + 2]) for place in range(len(words))]
     yield from (Setting(word, ()) for word in words if _ARRAY.fullmatch(word))
     for place, word in enumerate(words):
-        named = next((one for one in commands if one in (word.rpartition("/")[2], joined[place])), "")
+        whole = (word.rpartition("/")[2], joined[place].rpartition("/")[2])
+        named = next((one for one in commands if one in whole), "")
         if named:
             behind = place + len(named.split())
             behind += words[behind : behind + 1] == ["serve"]  # trtllm-serve serve MODEL
