@@ -401,15 +401,15 @@ def _with_calls(statements: Sequence[str]) -> Iterator[str]:
         if statement is None:
             waiting.pop()
             continue
-        body = bodies.get(statement.partition(" ")[0])
-        if body is None or len(waiting) > _DEEPEST:
+        inside = bodies.get(statement.partition(" ")[0])
+        if inside is None or len(waiting) > _DEEPEST:
             yield statement
         else:
-            left -= len(body) + 1
+            left -= len(inside) + 1
             if left < 0:
                 raise Endless(f"its functions run more than {_MOST_CALLED:,} lines")
             yield _CALLED + statement
-            waiting.append(iter(body))
+            waiting.append(iter(inside))
 
 
 @dataclass
