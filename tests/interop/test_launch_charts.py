@@ -97,6 +97,21 @@ FILE_BEFORE = """spec:
       EOF
       trtllm-serve serve /models/Qwen3-8B --extra_llm_api_options /tmp/config.yaml
 """
+KSERVE = """kind: LLMInferenceService
+spec:
+  model: {uri: "pvc://weights", name: deepseek-ai/DeepSeek-R1}
+  replicas: 1
+  parallelism: {data: 16, dataLocal: 8, expert: true, tensor: 1}
+  template: {containers: [{name: main, env: [{name: VLLM_ADDITIONAL_ARGS, value: "--max-model-len 8192"}]}]}
+  worker: {containers: [{name: main}]}
+"""
+KSERVE_POOLS = """kind: LLMInferenceService
+spec:
+  model: {uri: "hf://Qwen/Qwen2.5-7B-Instruct", name: mine}
+  replicas: 1
+  template: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: "1"}}}]}
+  prefill: {replicas: 2, template: {containers: [{name: main, args: [--max-num-batched-tokens, "4096"]}]}}
+"""
 SKY = """resources: {accelerators: "H200:8"}
 num_nodes: 2
 envs: {MODEL: deepseek-ai/DeepSeek-R1, LENGTH: 4096}
@@ -143,6 +158,10 @@ def columns_of(text: str, models: Table, given: dict[str, str]) -> dict[str, str
         # vllm-project/aibrix samples/quickstart/tensorrt: a file written before the server, its subcommand and roles
         (FILE_BEFORE, "model=Qwen3-8B memory_fraction=0.85 prefill_tokens=8192 max_running_batch=16"),
         (SERVER_ROLES, "model=Qwen3-8B num_accelerators=6 tensor_parallel=4 prefill_accelerators=2"),
+        # kserve/kserve docs/samples/llmisvc/dp-ep and single-node-gpu: ranks of an engine, pools with their copies
+        (KSERVE, "model=DeepSeek-R1 num_accelerators=16 expert_parallel=16 data_parallel_attention=16 "
+                 "max_context=8192"),
+        (KSERVE_POOLS, "model=Qwen2.5-7B num_accelerators=3 prefill_accelerators=2 prefill_tokens=4096"),
         # skypilot-org/skypilot llm/deepseek-r1/deepseek-r1.yaml: accelerators of a node, nodes and copies
         (SKY, "model=DeepSeek-R1 accelerator=H200 num_accelerators=32 tensor_parallel=16 max_context=4096"),
         # limits of the context: of SGLang, of vLLM with a suffix, and one that the engine chooses

@@ -1,8 +1,8 @@
 """Charts and configurations of platforms that start serving engines, as the script of a shell.
 
-Values of the charts of llm-d and vllm-stack, applications of Ray Serve, configurations of Truss, tasks of SkyPilot,
-recipes of srt-slurm and options of trtllm-serve disaggregated become lines that start an engine, and columns that they
-state.
+Values of the charts of llm-d and vllm-stack, applications of Ray Serve, services of KServe, configurations of Truss,
+tasks of SkyPilot, recipes of srt-slurm and options of trtllm-serve disaggregated become lines that start an engine, and
+columns that they state.
 """
 
 from __future__ import annotations
@@ -183,6 +183,29 @@ def _of_truss(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     return f"# {image}\n{command}", columns
 
 
+def _of_kserve(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
+    """An LLMInferenceService of KServe: degrees and the container of each pool; other arguments are a variable."""
+    spec = mapping(stated.get("spec"))
+    model, first = mapping(spec.get("model")), mapping(spec.get("prefill"))
+    uri = str(model.get("uri", ""))
+    name = uri.removeprefix("hf://") if uri.startswith("hf://") else str(model.get("name", ""))
+    if not str(stated.get("kind", "")).startswith("LLMInferenceService") or not name:
+        return None
+    lines = {}
+    for pool, own in zip(POOLS, (first, spec), strict=True) if first else ((TOGETHER, spec),):
+        degrees = mapping(own.get("parallelism"))
+        container: Mapping[Any, Any] = next(iter(_listed(mapping(own.get("template")), "containers")), {})
+        words = [*container_words(container.get("command")), *container_words(container.get("args"))]
+        variables = dict(environment(container.get("env"), {}))
+        added = shlex_words(variables.get("VLLM_ADDITIONAL_ARGS", ""))
+        flags = {f"{one}-parallel-size": degrees[one] for one in ("tensor", "data", "pipeline") if one in degrees}
+        flags |= {"enable-expert-parallel": degrees.get("expert", "false")}
+        start = _as_flags(_STARTS["vllm"], flags, name)
+        told = [word for word in (*words, *added) if word not in ("vllm", "serve")]
+        lines[pool] = f"{POOL} {pool} {own.get('replicas', '1')}\n{start} {shlex.join(told)}"
+    return _together(lines), {}
+
+
 def _of_sky(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     """A task of SkyPilot: its variables, nodes and accelerators, then its script."""
     resources, script = mapping(stated.get("resources")), stated.get("run")
@@ -282,5 +305,5 @@ def mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-READERS = (_of_recipe, _of_chart, _of_values, _of_ray, _of_truss, _of_sky, _of_servers)
+READERS = (_of_recipe, _of_chart, _of_values, _of_ray, _of_truss, _of_kserve, _of_sky, _of_servers)
 """Readers of a document of YAML: its script and columns, None for a document of another kind."""

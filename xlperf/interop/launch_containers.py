@@ -38,7 +38,7 @@ _MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _DEEPEST = 60  # levels of a manifest that are searched for containers
 _HINT = re.compile(
     r"(?:^|[\s{,-])(?:image|containers?|backend|modelArtifacts|modelSpec|context_servers|serveConfigV2|llm_configs|"
-    r"decode_config|docker_server|trt_llm|vllmConfig|accelerators)\s*:"
+    r"decode_config|docker_server|trt_llm|vllmConfig|accelerators|template)\s*:"
 )
 _TPU_KEYS = (("gke-tpu-accelerator",), ("gke-tpu-topology", "gke-tpu-slice-topology"))
 _IMAGE = re.compile(r"(?<![\w/.:-])([\w.-]{1,100}(?::\d{1,5})?(?:/[\w.-]{1,100}){1,6}):([\w.+-]{1,100})")
