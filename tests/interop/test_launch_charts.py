@@ -44,7 +44,8 @@ spec:
 """
 TRUSS = """base_image: {image: "vllm/vllm-openai:v0.10.0"}
 docker_server:
-  start_command: sh -c "TOKEN=$(cat /t) vllm serve Qwen/Qwen3-32B --max-model-len 32000 --tensor-parallel-size 4"
+  start_command: sh -c "TOKEN=$(cat /t) vllm serve /app/model_cache/own --max-model-len 32000 --tensor-parallel-size 4"
+model_cache: [{repo_id: Qwen/Qwen3-32B, volume_folder: own}]
 resources: {accelerator: "H100:4", use_gpu: true}
 """
 TRUSS_ENGINE = """resources: {accelerator: "B200:4"}

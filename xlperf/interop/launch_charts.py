@@ -159,6 +159,7 @@ def _of_ray(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     return ("\n".join(lines), columns) if lines else None
 
 
+_CACHED = re.compile(r"/app/model_cache/([\w.-]{1,200})")
 _OF_TRUSS = {"tensor_parallel_count": "tensor_parallel_size", "quantization_type": "quantization"}
 
 
@@ -166,9 +167,12 @@ def _of_truss(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     """A configuration of Truss: the command of its server or options of TensorRT-LLM, beside accelerators."""
     accelerator, _, count = str(mapping(stated.get("resources")).get("accelerator", "")).partition(":")
     command = str(mapping(stated.get("docker_server")).get("start_command", ""))
+    cached = _listed(stated, "model_cache")
+    folders = {str(one.get("volume_folder")): str(one.get("repo_id")) for one in cached}
+    command = _CACHED.sub(lambda match: folders.get(match[1], match[0]), command)
     engine = mapping(stated.get("trt_llm"))
     if engine:
-        build, cached = mapping(engine.get("build")), _listed(stated, "model_cache")
+        build = mapping(engine.get("build"))
         checkpoint = mapping(build.get("checkpoint_repository"))
         options = {_OF_TRUSS.get(key, key): value for key, value in build.items() if not isinstance(value, dict)}
         options |= mapping(engine.get("runtime"))
