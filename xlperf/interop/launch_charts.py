@@ -21,6 +21,7 @@ TOGETHER = "both"
 POOLS = ("prefill", "decode")
 POOL = "xlperf-pool"
 _STARTS = {"vllm": "vllm serve", "sglang": "python3 -m sglang.launch_server --model-path", "trtllm": "trtllm-serve"}
+_DEGREES = ("tensor", "data", "pipeline")
 _CAPITAL = re.compile(r"([A-Z])")
 _QUANTIZED = {"fp8": "fp8", "fp4": "modelopt_fp4", "nvfp4": "modelopt_fp4", "mxfp4": "mxfp4"}
 """Words of a recipe for its precision, as arguments of ``--quantization``."""
@@ -81,7 +82,8 @@ def _of_chart(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
             container = mapping(one)
             words = [*container_words(container.get("command")), *container_words(container.get("args"))]
             script = next((word for word in words if "\n" in word.strip()), "")
-            told = shlex.join(["vllm", "serve", model, "--tensor-parallel-size", tensor, "--data-parallel-size", data])
+            flags = {f"{one}-parallel-size": degrees[one] for one in _DEGREES if one in degrees}
+            told = _as_flags(_STARTS["vllm"], flags, model)
             own = [
                 *sizes,
                 *exports(environment(container.get("env"), {})),
@@ -188,26 +190,20 @@ def _of_truss(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
 
 
 def _of_kserve(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
-    """An LLMInferenceService of KServe: degrees and the container of each pool; other arguments are a variable."""
+    """An LLMInferenceService of KServe, as values of llm-d's chart; a variable holds arguments beside its own."""
     spec = mapping(stated.get("spec"))
-    model, first = mapping(spec.get("model")), mapping(spec.get("prefill"))
-    uri = str(model.get("uri", ""))
-    name = uri.removeprefix("hf://") if uri.startswith("hf://") else str(model.get("name", ""))
-    if not str(stated.get("kind", "")).startswith("LLMInferenceService") or not name:
+    model, pools = mapping(spec.get("model")), {"prefill": mapping(spec.get("prefill")), "decode": spec}
+    if not str(stated.get("kind", "")).startswith("LLMInferenceService") or not model:
         return None
-    lines = {}
-    for pool, own in zip(POOLS, (first, spec), strict=True) if first else ((TOGETHER, spec),):
-        degrees = mapping(own.get("parallelism"))
-        container: Mapping[Any, Any] = next(iter(_listed(mapping(own.get("template")), "containers")), {})
-        words = [*container_words(container.get("command")), *container_words(container.get("args"))]
-        variables = dict(environment(container.get("env"), {}))
-        added = shlex_words(variables.get("VLLM_ADDITIONAL_ARGS", ""))
-        flags = {f"{one}-parallel-size": degrees[one] for one in ("tensor", "data", "pipeline") if one in degrees}
-        flags |= {"enable-expert-parallel": degrees.get("expert", "false")}
-        start = _as_flags(_STARTS["vllm"], flags, name)
-        told = [word for word in (*words, *added) if word not in ("vllm", "serve")]
-        lines[pool] = f"{POOL} {pool} {own.get('replicas', '1')}\n{start} {shlex.join(told)}"
-    return _together(lines), {}
+    named = {**model, "name": ""} if str(model.get("uri")).startswith("hf://") else model
+    values: dict[str, Any] = {"modelArtifacts": named}
+    for pool, own in pools.items():
+        container = next(iter(_listed(mapping(own.get("template")), "containers")), dict[Any, Any]())
+        added = shlex_words(dict(environment(container.get("env"), {})).get("VLLM_ADDITIONAL_ARGS", ""))
+        added += ["--enable-expert-parallel"] if mapping(own.get("parallelism")).get("expert") == "true" else []
+        words = [*container_words(container.get("args")), *added]
+        values[pool] = {**own, "containers": [{**container, "command": [], "args": words}]} if own else {}
+    return _of_chart(values)
 
 
 def _of_sky(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
