@@ -14,6 +14,7 @@ from conftest import Outcome
 from xlperf.base.errors import InputError
 from xlperf.catalog.table import Table
 from xlperf.interop.launch import read_launch
+from xlperf.interop.logs import read_log
 
 Run = Callable[..., Outcome]
 
@@ -95,3 +96,46 @@ def test_megatron_splits_experts_as_other_layers_and_overlaps_nothing_unless_tol
     assert plain.filled("expert_tensor_parallel")[0] == 4.0 and plain.filled("data_overlap")[0] == 0.0
     told = read("--tensor-model-parallel-size 4 --expert-tensor-parallel-size 1 --overlap-grad-reduce")
     assert told.filled("expert_tensor_parallel")[0] == 1.0 and told.filled("data_overlap")[0] == 1.0
+
+
+PASTED = """WORLD + RUNTIME INFORMATION
+TP Size:                8
+EP Size:                None
+Max Runtime Batch Size: 256
+KV Memory Percentage:   90.00%
+Average Input Length (tokens):  8192.0000
+Total Output Throughput (tokens/sec): 15999.06
+"""
+JETSTREAM = """Output token throughput: 1412.49 tokens/s
+Mean TTFT: 114960.78 ms
+Median TTFT: 115488.55 ms
+P99 TTFT: 243659.12 ms
+Mean TPOT: 4429.77 ms
+"""
+
+
+def test_a_report_that_lost_its_frame_is_of_its_engine() -> None:
+    """TensorRT-LLM pull request 9459: a comment keeps the words of a heading and not the sign before them."""
+    given = {"model": "Qwen3-8B", "accelerator": "H100-SXM-80GB", "output length": "1"}
+    plan = read_launch(PASTED, "run.log", given=given).plan
+    stated = ("tensor_parallel", "num_accelerators", "max_running_batch", "prompt_length", "memory_fraction")
+    assert [plan[name][0] for name in stated] == [8.0, 8.0, 256.0, 8192.0, 0.9]
+    assert "expert_parallel" not in plan
+
+
+def test_the_client_of_jetstream_is_read(tmp_path: Path) -> None:
+    """AI-Hypercomputer/JetStream pull request 83."""
+    (tmp_path / "run.log").write_text(JETSTREAM)
+    words = [one.words for one in read_log(str(tmp_path / "run.log")).results]
+    assert words == [
+        "JetStream: ttft 114961 ms",
+        "JetStream: tpot 4429.77 ms",
+        "JetStream: tokens per second 1412.49 token/s",
+    ]
+
+
+def test_the_limit_of_the_context_of_a_start_is_read() -> None:
+    """vllm issue 36861: its configuration states the limit that it came to."""
+    text = "Initializing a V1 LLM engine (v0.16.0) with config: model='Qwen/Qwen3-32B', max_seq_len=160000, seed=0\n"
+    given = {"accelerator": "H100-SXM-80GB", "prompt length": "9", "output length": "1"}
+    assert read_launch(text, "run.log", given=given).plan["max_context"][0] == 160_000.0

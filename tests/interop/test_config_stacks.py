@@ -328,7 +328,6 @@ def test_public_files_are_read(catalog: Catalog, text: str, given: dict[str, str
         ('{\n "pipe_parallel_size": 1,\n "model_parallel_size": 2,\n "num_layers": 12\n}', "GPT-NeoX"),
         ("global_train_batch_size: 12\ndevice_train_microbatch_size: 12\nfsdp_config:\n  x: 1\n", "LLM Foundry"),
         ("model_name_or_path: x\nper_device_train_batch_size: 2\nbf16: true\n", "TRL"),
-        ("actor_rollout_ref:\n  rollout:\n    tensor_model_parallel_size: 2\n", "verl"),
         ("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n", "Accelerate"),
     ],
 )  # fmt: skip
@@ -382,7 +381,7 @@ def test_a_setting_that_moves_the_result_is_an_error_unless_partial(command: Com
         (AXOLOTL, ("load_in_4bit: false", "load_in_4bit: true"), "load_in_4bit: true"),
         (AXOLOTL, ("fsdp:", "fsdp: full_shard\nfsdp_config:\n  fsdp_offload_params: true"), "offload of parameters"),
         (AXOLOTL, ("paged_adamw_8bit", "muon"), "optimizer: muon"),
-        (MAXTEXT, ("remat_policy: full", "remat_policy: custom"), "remat_policy: custom"),
+        (MAXTEXT, ("remat_policy: full", "remat_policy: mine"), "remat_policy: mine"),
         (MAXTEXT, ("quantization: fp8", "quantization: intmp"), "quantization: intmp"),
         (NANOTRON, ("tp: 4", "tp: 4\n  my_shard_parallel_size: 8"), "my_shard_parallel_size"),
         (AUTOMODEL, ("tp_size: 1", "tp_size: 1\n  cpu_offload: true"), "offload_policy: true"),

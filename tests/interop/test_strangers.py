@@ -111,6 +111,10 @@ xpk workload create --device-type=tpu7x-4x8x8 --num-slices=1 \\
 VPP=1 PP=2 TP=1 EP=8 NNODES=4 bash ./sbatch_benchmarking.sh --recompute-granularity full --recompute-method uniform
 PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balancing
 """, GIVEN, "model=Qwen3-30B-A3B; pipeline_parallel=1; micro_batch_size=4; recompute=; virtual_pipeline="),
+        # NVIDIA/NeMo-Framework-Launcher conf/peft/baichuan2/squad.yaml: adapters by the scheme, of their own width
+        ("trainer: {devices: 8, num_nodes: 1, precision: bf16}\nmodel:\n  global_batch_size: 64\n  peft: {peft_scheme: "
+         "lora, adapter_tuning: {adapter_dim: 64}, lora_tuning: {adapter_dim: 32}}\n",
+         {"model": "Llama2-7B", "accelerator": "H100-SXM-80GB"}, "adapter_rank=32; num_accelerators=8"),
         # AI-Hypercomputer/tpu-recipes ironwood llama3.1-405b: 3 a device, two devices a chip, 256 chips
         (SLICE, {"recompute": "full"},
          "model=Meta-Llama-3.1-405B; accelerator=TPUv7x (Ironwood); num_accelerators=256; micro_batch_size=6; "
@@ -159,8 +163,8 @@ PP=1 TP=1 EP=8 MBS=4 bash ./sbatch_benchmarking.sh --moe-router-force-load-balan
          "model=Qwen3-8B; num_accelerators=4; tensor_parallel=2; micro_batch_size=4; sequence_length=2048"),
     ],
     ids=["torchtitan in Primus", "maxtext in Primus", "nemo in python", "float8 in Primus", "bridge in python",
-         "several starts", "slice", "an axis of the rest", "an axis of a slice", "graphs off", "mode lora",
-         "recipe of adapters", "launcher of DeepSpeed", "layers of a stage", "programs beside training"],
+         "several starts", "adapters of NeMo", "slice", "an axis of the rest", "an axis of a slice", "graphs off",
+         "mode lora", "recipe of adapters", "launcher of DeepSpeed", "layers of a stage", "programs beside training"],
 )  # fmt: skip
 def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[str, str], wanted: str) -> None:
     agrees(catalog, text, "file", wanted, given)
@@ -194,7 +198,10 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
     ],
 )  # fmt: skip
 def test_files_of_strangers_are_refused_by_name(catalog: Catalog, text: str, title: str) -> None:
-    with pytest.raises(InputError, match=f"conf: looks like {title}.*: not read; read are NeMo Automodel, nanotron"):
+    said = (
+        f"conf: (?:looks like {title}.*: not read; read are NeMo Automodel|trains by reinforcement learning .{title})"
+    )
+    with pytest.raises(InputError, match=said):
         columns(catalog, text, "conf", {**GIVEN, "model": "Llama-3-8B"})
 
 

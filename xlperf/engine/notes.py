@@ -164,6 +164,9 @@ def edge_notes(
     notes.append(
         Remark(few, "the memory has room for {} at once: 1 GiB more or less changes the number by over 15 %", (most,))
     )
+    room = results["kv_cache_tokens"] / plan.data_parallel_attention
+    words = "the cache of an engine has room for {} tokens, less than max context {}, which vLLM does not start with"
+    notes.append(Remark(streamed & (room < plan.max_context), words, (np.floor(room), plan.max_context)))
     # GEMM rows at the edge of a tile.
     rows = np.ceil(plan.batch_size / plan.data_parallel_attention / plan.pipeline_parallel) * (
         1.0 + plan.drafted_tokens

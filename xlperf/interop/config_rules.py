@@ -175,7 +175,7 @@ def _nanotron(plan: Stated, told: Mapping[str, str]) -> None:
     _batch(plan, told)
 
 
-def _slice(plan: Stated, told: Mapping[str, str]) -> None:
+def slice_rule(plan: Stated, told: Mapping[str, str]) -> None:
     """TPU and chips of a slice by its name: a shape counts chips, a number cores."""
     match = _SLICE.fullmatch(told.get("@slice", "").casefold())
     known = _words("maxtext", "@slice")
@@ -205,8 +205,39 @@ def _fill_axes(plan: Stated, told: Mapping[str, str], degree: dict[str, float], 
             degree[axis] *= max(inside // others, 1.0)
 
 
+_PROJECTIONS = ("query_proj", "key_proj", "value_proj", "qkv_proj")
+
+
+def _kept(plan: Stated, told: Mapping[str, str]) -> None:
+    """Recomputation by a policy of MaxText; ``custom`` names tensors that stay, on the device or the host.
+
+    The down-projection of a feed-forward layer is recomputed for nobody: its output is not needed again.
+    """
+    policy, known = told.get("@remat", "full").casefold(), _words("maxtext", "@remat")
+    tensors = {name.removeprefix("@keeps_"): place.casefold() for name, place in told.items() if "@keeps_" in name}
+    kept = {name: place for name, place in tensors.items() if place != "remat" and name != "mlpwo"}
+    entry, inner = (
+        kept.pop("decoder_layer_input", "device"),
+        {name.removesuffix("_0").removesuffix("_1") for name in kept},
+    )
+    projected = {"qkv_proj"} <= inner or set(_PROJECTIONS[:3]) <= inner
+    if policy != "custom":
+        if policy not in known:
+            plan[UNREAD + "remat_policy"] = policy
+        plan["recompute"], modules = known.get(policy, known["full"])
+    elif len({entry, *kept.values()}) > 1 or projected != bool(inner & {*_PROJECTIONS, "context", "out_proj", "mlpwi"}):
+        plan[UNREAD + "remat_policy"] = "custom"
+        return
+    else:
+        names = {"context": "core_attention", "out_proj": "attention_output", "mlpwi": "mlp"}
+        lost = [module for name, module in names.items() if name not in inner]
+        plan["recompute"], modules = ("selective", " ".join([*lost, "norm", "activation"])) if inner else ("full", "")
+        plan |= {"offload_activations": "1"} if entry == "offload" else {}
+    plan |= {"recompute_modules": modules} if modules else {}
+
+
 def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
-    _slice(plan, told)
+    slice_rule(plan, told)
     degree, free = dict[str, float](), False
     for axis in _AXES:
         stated = [number(told, f"@{net}_{axis}", 1.0) for net in ("ici", "dcn")]
@@ -247,11 +278,7 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     plan["micro_batch_size"] = text(batch / (passes if passes > 0.0 else stages))
     if number(plan, "num_accelerators"):
         plan["global_batch_size"] = text(batch * number(told, "@accumulation", 1.0) * replicas)
-    policy, known = told.get("@remat", "full").casefold(), _words("maxtext", "@remat")
-    if policy not in known:
-        plan[UNREAD + "remat_policy"] = policy
-    plan["recompute"], modules = known.get(policy, known["full"])
-    plan |= {"recompute_modules": modules} if modules else {}
+    _kept(plan, told)
     narrow, known = told.get("@quantization", "").casefold(), _words("maxtext", "@quantization")
     if narrow and narrow not in known:
         plan[UNREAD + "quantization"] = narrow

@@ -69,7 +69,7 @@ from xlperf.interop.launch_told import fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_VARIABLE = re.compile(r"\$[{(]{0,2}([A-Za-z_]\w*|\d+)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
 _CLIENT = re.compile(r"--backend[= ]{1,9}[\"']?(vllm|sglang)\b")
 _FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
@@ -300,6 +300,7 @@ def read_launch(
         if "@beside" in told.values and not (told.scripts or told.started):
             problem = f"states no setting of a training run: {last(told.values['@beside'])} does not train"
             raise InputError(Fault(name, problem))
+        claimed(whole, Config("", []), [], name)  # raises for one that is not read
         raise _no_flag(name, text, [*told.scripts, *told.started], any(key in _NAMES for key in told.values))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
@@ -321,6 +322,8 @@ def read_launch(
     if _FACTORY.search(text) and MARK not in text:
         left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in told.values.keys() | columns.keys()]
         notes += [f"the recipe that --factory names decides, here defaults: {', '.join(left)}"] if left else []
+    notes += [f"{words} is not known: any length is taken" for words, column in told.open
+              if column == "max_context" and column not in given_columns]  # fmt: skip
     notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     several = {run: told.runs.count(run) for run in told.runs}
     notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]
@@ -357,6 +360,8 @@ def _no_flag(name: str, text: str, started: Sequence[str], named: bool) -> Input
     """
     problem = "states no setting of a training run" if named else f"has no flag of {', '.join(read_stacks())}"
     others = started or list(dict.fromkeys(_FILE.findall(text[:MOST_TEXT])))[-MOST_OTHERS:]
+    if re.search(r"\$\{?1\b", text[:MOST_TEXT]):
+        problem += "; it takes arguments: give them with --set 1=..."
     if others:
         verb = "starts" if started else "names"
         problem += f"; it {verb} {listed(others)}: read that file, or give what it gets"
@@ -382,6 +387,7 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
     if asked:
         variable = _VARIABLE.search(" ".join(asked))
         shown = f"--set {variable.group(1)}=..." if variable else "--set"
+        shown += ", arguments of the script with --set 1=..." if re.search(r"\$\{?\d", " ".join(asked)) else ""
         faults.append(Fault(name, f"has variables without a value: {listed(asked)}: give them with {shown}, {remedy}"))
     if faults:
         raise InputError(faults)

@@ -84,7 +84,7 @@ def settled(
     if column.startswith("@array"):
         harmless = kind_of(re.sub(r"\W", "", column[len("@array") :])) == "harmless"
         return not sourced or harmless or ("MODEL" in column and "model" in plan)
-    if column == "@checkpoint":
+    if column in ("@checkpoint", "max_context"):
         return True
     if column in OF_MODEL:
         return "model" in plan
@@ -421,9 +421,9 @@ def _largest(settings: Mapping[str, str], default: float) -> float:
 def _engine(plan: Stated, ranks: float) -> None:
     whole = ranks * _number(plan, "pipeline_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
     plan.setdefault("num_accelerators", _text(whole))
-    for name in ("prefill_tokens", "polling_steps", "run_requests", "concurrency"):  # -1: as many as there are
-        if name in plan and _number(plan, name, 1.0) < 1.0:
-            plan.pop(name)
+    for name in ("prefill_tokens", "max_context", "polling_steps", "run_requests", "concurrency"):
+        if plan.get(name) == "auto" or _number(plan, name, 1.0) < 1.0:  # -1: as many as there are
+            plan.pop(name, None)
     if plan.get("request_rate", "").casefold() == "inf":
         plan.pop("request_rate")
     if "concurrency" in plan or "request_rate" in plan:

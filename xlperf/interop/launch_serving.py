@@ -148,7 +148,7 @@ def first_passes(plan: Stated, settings: Mapping[str, str], stack: str, models: 
         return
     row = row_of(models, plan.get("model", ""))
     own = float(models.number("max_sequence_length")[row]) if models is not None and row >= 0 else 0.0
-    longest = number(settings, "@context", own if own == own else 0.0)
+    longest = number(plan, "max_context", own if own == own else 0.0)
     chunked = settings.get("@chunked", "yes" if longest > _WHOLE_PROMPTS and _at_least(release, "0.5.4") else "no")
     if chunked == "yes":
         plan["prefill_tokens"] = "2048" if _at_least(release, "0.6.5") else "512"

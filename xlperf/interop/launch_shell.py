@@ -9,7 +9,7 @@ import ast
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -19,10 +19,13 @@ _DEEPEST = 20  # defaults within defaults that are filled in at the most
 MOST_WORK = 2_000_000  # characters that the variables of one script make at the most
 _MOST_BLOCKS = 200  # conditions and loops within each other at the most
 _MOST_PATTERN = 200  # characters of a pattern with wildcards at the most
+_MOST_CALLED = 50_000  # statements of functions that are called, each as often as it is
+_MOST_ARGUMENTS = 100  # words of a call at the most
+_CALLED = "\2"
 
 _ASSIGNMENT = re.compile(r"((?:export|local|readonly|declare(?:\s+-\w+)?)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_SIMPLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*0]\])?\}|([A-Za-z_]\w*))")
+_SIMPLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*0]\])?\}|([A-Za-z_]\w*|\d))")
 _DEFAULT = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(:?[-=+])((?:[^{}$]|\$(?!\{))*)\}")
 _ARITHMETIC = re.compile(r"\$\(\(([^()$]*(?:\([^()$]*\)[^()$]*)*)\)\)")
 _COMMAND = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
@@ -109,7 +112,12 @@ class Shell:
             self.variables.setdefault(name, value)
         taken: list[bool | None] = []  # of each condition around a statement: taken, not, or another branch was
         subjects: list[str] = []
-        for statement in _statements(text):
+        for statement in _with_calls(list(_statements(text))):
+            if statement.startswith(_CALLED):
+                if all(taken):
+                    arguments = self.words(statement[1:])[:_MOST_ARGUMENTS]
+                    self.variables |= {str(place): word for place, word in enumerate(arguments) if place}
+                continue
             if statement.startswith("\0"):
                 if all(taken):
                     yield self.filled(statement[1:])
@@ -357,6 +365,51 @@ def _statements(text: str) -> Iterator[str]:
         statement += "\n" if statement else ""
     if statement.strip():
         yield statement.strip()
+
+
+_FUNCTION = re.compile(r"(?:function\s+([\w-]{1,80})\s*(?:\(\))?|([\w-]{1,80})\s*\(\))\s*(\{)?\s*")
+
+
+def _with_calls(statements: Sequence[str]) -> Iterator[str]:
+    """Statements with the body of a function at each of its calls, after one with the words of the call.
+
+    A function that no statement calls by its first word stays where it is defined.
+    """
+    called = {statement.partition(" ")[0] for statement in statements}
+    bodies: dict[str, list[str]] = {}
+    outside: list[str] = []
+    place = 0
+    while place < len(statements):
+        start = _FUNCTION.fullmatch(statements[place][:_MOST_PATTERN])
+        name = (start[1] or start[2]) if start else ""
+        if not start or name not in called or name in bodies:
+            outside.append(statements[place])
+            place += 1
+            continue
+        place += 1 if start[3] else 2  # the brace may stand on a line of its own
+        depth, body = 1, []
+        while place < len(statements):
+            depth += (statements[place].endswith("{")) - (statements[place] == "}")
+            place += 1
+            if not depth:
+                break
+            body.append(statements[place - 1])
+        bodies[name] = body
+    waiting, left = [iter(outside)], _MOST_CALLED
+    while waiting:
+        statement = next(waiting[-1], None)
+        if statement is None:
+            waiting.pop()
+            continue
+        inside = bodies.get(statement.partition(" ")[0])
+        if inside is None or len(waiting) > _DEEPEST:
+            yield statement
+        else:
+            left -= len(inside) + 1
+            if left < 0:
+                raise Endless(f"its functions run more than {_MOST_CALLED:,} lines")
+            yield _CALLED + statement
+            waiting.append(iter(inside))
 
 
 @dataclass

@@ -15,6 +15,7 @@ from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_python import RECIPE, is_python, python_settings
+from xlperf.interop.launch_rl import rl_question
 from xlperf.interop.launch_shell import MOST_VALUE
 from xlperf.interop.launch_text import (
     DEEPEST,
@@ -150,6 +151,12 @@ def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name
     for row in stack_rows("evidence"):
         if _holds(row["evidence"], names, options, searched):
             if row["read"] == "no":
+                question = rl_question(row["stack"], settings)
+                if question:
+                    words = f"trains by reinforcement learning ({row['title']}), which this does not read: ask"
+                    words += f" {question}, with accelerators and the mean output length"
+                    words += ", here half of the longest" if "--output-length" in question else ""
+                    raise InputError(Fault(name, words))
                 raise InputError(Fault(name, f"looks like {row['title']}: not read; read are {readable()}"))
             return row["stack"]
     return ""

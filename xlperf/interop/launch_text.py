@@ -27,8 +27,11 @@ except ImportError:  # without libyaml
 
 MOST_NODES = 50_000  # values of a text at the most, each counted as often as aliases repeat it
 _YAML_KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
+_DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _QUOTED = re.compile(r"(?<=: )\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_HERE_DOCUMENT = re.compile(r"^[^\s:#][^\n:#]{0,300}<<-?[ ]?['\"]?[A-Za-z_]\w{0,40}['\"]?[ ]*$", re.MULTILINE)
+_HERE_DOCUMENT = re.compile(
+    r"^[^\s:#][^\n:#]{0,300}<<-?[ ]?['\"]?[A-Za-z_]\w{0,40}['\"]?[ ]*(?:>[^\n]{0,300})?$", re.MULTILINE
+)
 
 
 class _Scalars(_Loader):
@@ -69,13 +72,13 @@ def is_yaml(text: str) -> bool:
     return any(alike) and either >= 0.6 * len(lines)
 
 
-def documents(text: str) -> list[Any]:
-    """Mappings, lists and words of the documents of a YAML text; none for a text that is no YAML or multiplies itself.
+def documents(text: str, whole: bool = True) -> list[Any]:
+    r"""Mappings, lists and words of the documents of a YAML text; without documents that are no YAML or multiply.
 
     >>> documents("{a: &x {fp8: no}, b: {<<: *x, lr: 1e-4}}")
     [{'a': {'fp8': 'no'}, 'b': {'fp8': 'no', 'lr': '1e-4'}}]
-    >>> documents("{{ .Values }}: [")
-    []
+    >>> documents("{{ .Values }}: [\\n---\\na: 1")
+    [{'a': '1'}]
     """
     results, sizes = [], dict[int, float]()
     try:
@@ -86,7 +89,8 @@ def documents(text: str) -> list[Any]:
                 return []
             results.append(loader.construct_document(node))
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-        return []
+        pieces = _DOCUMENT.split(text) if whole else []
+        return [one for piece in pieces if len(pieces) > 1 for one in documents(piece, whole=False)]
     return results
 
 
@@ -354,9 +358,12 @@ def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> 
     joined = [" ".join(words[place : place + 2]) for place in range(len(words))]
     yield from (Setting(word, ()) for word in words if _ARRAY.fullmatch(word))
     for place, word in enumerate(words):
-        named = next((one for one in commands if one in (word.rpartition("/")[2], joined[place])), "")
+        whole = (word.rpartition("/")[2], joined[place].rpartition("/")[2])
+        named = next((one for one in commands if one in whole), "")
         if named:
-            following = words[place + len(named.split()) : place + len(named.split()) + 1]
+            behind = place + len(named.split())
+            behind += words[behind : behind + 1] == ["serve"]  # trtllm-serve serve MODEL
+            following = words[behind : behind + 1]
             if following and not following[0].startswith("-"):
                 yield Setting(named, tuple(following))
             continue

@@ -31,7 +31,7 @@ _NARROW = ("fp8", "mxfp8", "fp4")  # beside 16 bits, which mixed precision names
 _BESIDE = re.compile(
     r"(?!\w*(?:train|tune)_)(?:[\w.]*\.)?(?:(?:vllm_)?decode|decode_multi|inference\w*|"
     r"forward_pass_logit_checker|\w*(?:ckpt|checkpoint)s?|"
-    r"(?:infer|deploy|rollout|convert|export|preprocess|evaluate|eval|merge|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
+    r"(?:infer|deploy|rollout|convert|export|preprocess|evaluate|eval|merge|generate|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
 )
 """Programs that stand beside training in one script: what they are told says nothing of it."""
 _LAUNCHERS = ("swift", "megatron")  # commands of ms-swift, whose first word is a program

@@ -164,3 +164,19 @@ def test_a_limit_by_itself_is_the_load() -> None:
     assert read["concurrency"][0] == 16.0 and "batch_size" not in read
     assert read["max_running_batch"][0] == 16.0, "the cache that the engine sizes follows its limit"
     assert read_launch("\n".join(launch_lines(read, "vllm")), "lines").plan["max_running_batch"][0] == 16.0
+
+
+@pytest.mark.parametrize("row", [SERVED, POOLS, {**SERVED, "mode": "static", "concurrency": None, "batch_size": 4}])
+def test_requests_beyond_the_limit_of_the_context_are_illegal(row: dict[str, Any]) -> None:
+    """vLLM max_model_len: the server refuses a request whose prompt and output are longer."""
+    results = found(row, {}, {"max_context": 1500}, {"max_context": 1499})
+    assert results.number("tpot")[0] == results.number("tpot")[1]
+    assert math.isnan(results.number("tpot")[2])
+    assert "1500 tokens, beyond max context 1499" in results.text("reason")[2]
+
+
+def test_a_cache_that_holds_less_than_a_context_is_said() -> None:
+    """vLLM issue 2418: the longest request has to fit the cache, whatever requests come."""
+    results = found(SERVED, {"max_context": 1500}, {"max_context": 10**7})
+    says = ["which vLLM does not start with" in words for words in results.text("reason")]
+    assert says == [False, True] and results.number("tpot")[0] == results.number("tpot")[1]

@@ -413,6 +413,8 @@ EXPERT_POOL_RULES: tuple[Rule[InferencePlan], ...] = (
 
 # fmt: off
 REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
+    Rule(lambda plan, model: plan.context_length > plan.max_context,
+         "prompt and output are {context_length} tokens, beyond max context {max_context}", "max_context"),
     Rule(lambda plan, model: ~np.isnan(plan.request_rate) & (plan.mode == Mode.STATIC),
          'request rate {request_rate} needs mode continuous or disaggregated, not "static"; or give a batch size or'
          ' concurrency'),
@@ -428,7 +430,7 @@ REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
 """Load and precisions; of plans as the sheet has them."""
 
 _WHOLE = ("num_accelerators", "prompt_length", "output_length", "batch_size", "concurrency", "redundant_experts",
-          "max_running_batch", "state_slots", "graph_tokens")  # fmt: skip
+          "max_running_batch", "max_context", "state_slots", "graph_tokens")  # fmt: skip
 
 
 def _sends_no_token(plan: InferencePlan, model: Model) -> np.ndarray:

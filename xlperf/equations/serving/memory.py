@@ -437,7 +437,8 @@ def _gathered_size(model: Model, plan: InferencePlan) -> Array:
     """Entries and recent tokens of the prompts of a prefill that layers with compressed entries widen to 16 bits, for
     four prompts of the longest context (vLLM models/deepseek_v4/nvidia/flashmla.py, PREFILL_CHUNK_SIZE). [B]
     """
-    entries = plan.context_length / np.maximum(model.selected_ratio, 1.0) + model.sparse_window + plan.prefill_tokens
+    longest = np.fmax(plan.max_context, plan.context_length)
+    entries = longest / np.maximum(model.selected_ratio, 1.0) + model.sparse_window + plan.prefill_tokens
     return np.asarray(np.where(_compresses(model), _GATHERED * entries * model.head_size * _WIDE, 0.0))
 
 
