@@ -76,7 +76,7 @@ def test_work_of_a_bad_file_grows_with_its_rows(
         assert done.code == 2
         return count
 
-    refusal(10)  # what the first command of a process loads
+    refusal(100)  # what the first command of a process loads
     assert refusal(2000) < MOST * refusal(200)
 
 
@@ -89,7 +89,7 @@ def test_a_header_of_thousands_of_unknown_columns(tmp_path: Path, command: Comma
         assert "did you mean tensor parallel" in done.err
         return count
 
-    refusal(10)
+    refusal(100)
     assert refusal(4000) < MOST * refusal(400)
     header = ",".join(f"c{i}" for i in range(20_000))
     done = command("evaluate", csv_of(tmp_path / "wide.csv", header=header))

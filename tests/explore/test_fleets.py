@@ -103,6 +103,8 @@ def test_images_are_served_as_the_plan_of_the_answer(catalog: Catalog) -> None:
     assert least <= pooled["encode_accelerators"] <= least * (1.0 + pooled["head_room"]) + 1.0  # copies that are full
     needed = pooled["copies"] * pooled["copy_size"] + pooled["encode_accelerators"]
     assert needed <= pooled["accelerators"] < needed + pooled["server_size"]
+    for one in (answer, pooled):
+        assert one["users"] == SMALL["users"] <= one["copies"] * one["concurrency"]
     assert pooled["monthly_cost"] == pytest.approx(pooled["accelerators"] * pooled["hour_price"] * 730.0 * 3600.0)
     assert f"{pooled['encode_accelerators']:.0f} encode images" in pooled["answer"]
     assert "has no vision encoder" in answer_of(form_of(SMALL | {"images": 1.0}), catalog)["answer"]

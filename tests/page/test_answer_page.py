@@ -21,21 +21,9 @@ from xlperf.page import answer as charts
 from xlperf.page.answer import Axis, Question, question_of
 
 Command = Callable[..., Outcome]
+ONE_WAY = ("--software", "vllm", "--mode", "continuous")
 ASKED = {
-    "serve": (
-        "--model",
-        "Llama3-8B",
-        "--accelerator",
-        "H100",
-        "--users",
-        "400",
-        "--speed-per-user",
-        "30",
-        "--software",
-        "vllm",
-        "--mode",
-        "continuous",
-    ),
+    "serve": ("--model", "Llama3-8B", "--accelerator", "H100", "--users", "400", "--speed-per-user", "30", *ONE_WAY),
     "train": ("--model", "Llama3-8B", "--num-accelerators", "64", "--training-tokens", "0.5"),
     "chip": ("--technology", "3nm", "--num-dies", "2", "--die-area", "400", "--limit", "unit cost<=10"),
 }

@@ -69,8 +69,8 @@ class FleetSearch(PoolSearch):
         Without ``all_engines`` only mappings near the cheapest of each mode are refined, whatever their engine.
         """
         self.rivals = "software" if all_engines else "mode"  # column whose values only the cheapest plan is read of
-        pools = TWO in modes and self.output > 1.0
-        parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
+        has_pools = TWO in modes and self.output > 1.0
+        parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * has_pools)
         items = []
         if WHOLE in parts:
             best_copies = [parts[WHOLE].best(EACH, self.rivals), parts[WHOLE].smallest().best(2, self.rivals)]
@@ -81,7 +81,11 @@ class FleetSearch(PoolSearch):
             alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone), self.fastest_alone(parts[WHOLE].plans)]
         if DECODE in parts and PREFILL in parts:
-            items.append(self.two_pools(parts[DECODE], parts[PREFILL]))
+            pools = self.two_pools(parts[DECODE], parts[PREFILL])
+            if not len(pools) and not all_engines:  # the pairs that came near the cheapest serve nothing
+                self.rivals = "software"
+                pools = self.two_pools(parts[DECODE], parts[PREFILL])
+            items.append(pools)
         items = [plans for plans in items if len(plans)]
         if not items:
             return []
