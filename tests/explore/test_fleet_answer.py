@@ -236,6 +236,16 @@ def test_a_limit_of_power_without_rent_is_refused_with_what_would_do(catalog: Ca
     assert priced_unmet.years["unmet_cost"].sum() == pytest.approx(lost, rel=1e-9)
 
 
+def test_a_cheap_loss_of_all_demand_buys_nothing(catalog: Catalog) -> None:
+    words = {name: text for name, text in ASKED.items() if name != "request_rate"}
+    form = form_of("fleet", words | {"users": "20000", "years": "2", "generations": "H100", "unmet_price": "1e-6"})
+    answer = answer_of(form, priced(catalog))
+    assert PLAN not in answer and len(answer[TABLES]["machines"]) == 0
+    assert answer["unmet_share"] == 1.0 and answer["present_cost"] == pytest.approx(answer["present_unmet"])
+    assert str(answer["answer"]).startswith("Buy and rent nothing. 2025 to 2026: $")
+    assert "20,000 of 20,000 users in 2025" in str(answer["answer"])
+
+
 def test_what_is_owned_is_used(catalog: Catalog) -> None:
     more = {"generations": "B200", "years": "2", "owned_accelerator": "H100", "owned_since": "2023"}
     without = asked(catalog, generations="B200; H100", years="2").results["present_cost"]

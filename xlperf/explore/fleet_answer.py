@@ -27,7 +27,7 @@ from xlperf.explore.fleet_programme import (
     year_accounts,
 )
 from xlperf.explore.money import OWN, RENT, megawatts
-from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, no_answer, short_name
+from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, no_answer, short_name, short_number
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores
 
@@ -165,7 +165,8 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     results = _results(horizon, programme, plan, accounts, machines, waiting)
     used = set(machines["accelerator"].tolist())
     plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
-    return results | names | {PLAN: stacked(plans), TABLES: {"years": years, "machines": machines}}
+    planned = {PLAN: stacked(plans)} if plans else {}  # none where leaving all demand unmet is cheapest
+    return results | names | planned | {TABLES: {"years": years, "machines": machines}}
 
 
 MOST_GENERATIONS = 6
@@ -275,8 +276,9 @@ def _sentence(horizon: Horizon, result: Answer, machines: Table, sold: str) -> s
                 steps.append(f"{year}{' (end)' if column in ('sold', 'retired') else ''} {verb} {words}")
     cost = f"{dollars(result['present_cost'])} present cost"
     per = result["cost_per_million_output_tokens"] * MILLION
+    cost += f", {dollars(per)} per million output tokens" if per == per else ""
     last = horizon.first_year + horizon.years - 1
-    return f"{'; '.join(steps)}. {horizon.first_year} to {last}: {cost}, {dollars(per)} per million output tokens."
+    return f"{'; '.join(steps) or 'Buy and rent nothing'}. {horizon.first_year} to {last}: {cost}."
 
 
 def _counted(machines: Table, year: int, column: str) -> str:
@@ -291,13 +293,17 @@ def _unit(horizon: Horizon) -> str:
     return "requests/s" if horizon.is_rate else "users"
 
 
+def _part(programme: Programme, plan: Plan, year: int) -> str:
+    """The demand of a year that is not served, and all of it."""
+    return f"{short_number(float(plan.unmet[year]))} of {short_number(float(programme.demand[year]))}"
+
+
 def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
     rows = np.flatnonzero(plan.unmet > ROUND * programme.demand)
     if not len(rows):
         return ""
     listed = ", ".join(
-        f"{plan.unmet[row]:,.4g} of {programme.demand[row]:,.4g} {_unit(horizon)} in {horizon.first_year + row}"
-        for row in rows.tolist()
+        f"{_part(programme, plan, row)} {_unit(horizon)} in {horizon.first_year + row}" for row in rows.tolist()
     )
     return f"Not served at the price of unmet demand: {listed}."
 
@@ -336,7 +342,7 @@ def _lacking(horizon: Horizon, programme: Programme) -> str:
     rows = np.flatnonzero(plan.unmet > ROUND * programme.demand)
     year = int(rows[0])
     when = horizon.first_year + year
-    missing = f"{plan.unmet[year]:,.4g} of {programme.demand[year]:,.4g} {_unit(horizon)} in {when} cannot be served"
+    missing = f"{_part(programme, plan, year)} {_unit(horizon)} in {when} cannot be served"
     payment = horizon.form.word("payment")
     others = [] if payment == RENT else ["give an unmet price"]
     others = others if payment != OWN else ["payment both, which rents", *others]

@@ -533,6 +533,15 @@ def slower(results: Table, name: str, catalog: Catalog) -> float:
     return float(results.number(f"{name}_{catalog.case}")[0] / results.number(name)[0])
 
 
+def short_number(value: float) -> str:
+    """A number with at least three digits.
+
+    >>> short_number(30000.0), short_number(0.552)
+    ('30,000', '0.552')
+    """
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
+
+
 def short_name(accelerator: str) -> str:
     """Name of an accelerator without its memory and form: ``H200``.
 

@@ -30,7 +30,7 @@ from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.plan.serving_plan import accepted_tokens
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name
+from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name, short_number
 from xlperf.explore.search import search
 from xlperf.explore.train import SEARCHED, best_mapping
 
@@ -240,14 +240,13 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
     if answer["verdict"] == "impossible":
         verdict += f" as stated; it needs {answer['needs']}"
     count, named = form.value("num_accelerators"), short_name(form.stated_word("accelerator"))
-    parts = [
-        f"{_short(answer['claimed_value'])} {_UNITS[kind]} of {form.text('model')[0]} on {count:,.0f} {named} {verdict}"
-    ]
+    claim = f"{short_number(answer['claimed_value'])} {_UNITS[kind]} of {form.text('model')[0]}"
+    parts = [f"{claim} on {count:,.0f} {named} {verdict}"]
     if answer["predicted_value"] == answer["predicted_value"]:
         ends = " to ".join(band_end(answer[f"predicted_value_{end}"]) for end in ("low", "high"))
-        parts.append(f"xlperf predicts {_short(answer['predicted_value'])} (80 %: {ends})")
+        parts.append(f"xlperf predicts {short_number(answer['predicted_value'])} (80 %: {ends})")
     if answer["limit_value"] == answer["limit_value"]:
-        parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")
+        parts.append(f"the limit is {short_number(answer['limit_value'])} by {answer['limited_by']}")
     if "percentile" in answer:
         parts.append(
             f"its efficiency of {percent(answer['efficiency'], 0)}{_in_flight(answer)} is above that of "
@@ -261,15 +260,6 @@ def _in_flight(answer: Answer) -> str:
     near = abs(answer["efficiency"] / answer["limit_share"] - 1.0) <= _ALIKE
     load = answer.get("concurrency", np.nan)
     return "" if near or load != load else f" with {load:,.0f} requests in flight"
-
-
-def _short(value: float) -> str:
-    """A number with at least three digits.
-
-    >>> _short(30000.0), _short(0.552)
-    ('30,000', '0.552')
-    """
-    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
 
 
 def predict(form: Table, catalog: Catalog) -> Prediction:
