@@ -347,3 +347,12 @@ def test_the_cheapest_way_alone_costs_what_it_costs_among_all(
              "prompt_length": 2000.0, "output_length": 500.0}  # fmt: skip
     alone, among = (serving_ways(form_of(asked), catalog, every)[0] for every in (False, True))
     assert alone.price == pytest.approx(among.price, rel=1e-9)
+
+
+def test_pools_of_every_engine_are_tried_if_the_pairs_nearest_to_the_cheapest_serve_nothing(catalog: Catalog) -> None:
+    """Fleet took 1,160 accelerators, 12 % more than Serve: its nine pairs were of one engine and served nothing."""
+    asked = {"model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB", "request_rate": 5695.0,
+             "speed_per_user": 20.0, "prompt_length": 2000.0, "output_length": 500.0}  # fmt: skip
+    alone, among = (serving_ways(form_of(asked), catalog, every)[0] for every in (False, True))
+    assert alone.way[1] == "disaggregated"
+    assert alone.price <= 1.03 * among.price
