@@ -91,8 +91,8 @@ def _raised(error: Exception) -> Any:
 def together(tasks: Sequence[Callable[[], Done]], keep: Callable[[int, Done], None]) -> None:
     """Run searches in lockstep and hand on each result with its number; InputError, after all, has every fault.
 
-    Of the waiting blocks the one that most searches wait for is evaluated first: a search that is ahead waits for the
-    others.
+    Of the waiting blocks the one whose kind of work came first is made first: a search that is at a later stage waits
+    for the others.
     """
     faults: list[Fault] = []
     for number, outcome in enumerate(_outcomes(tasks)):
@@ -108,14 +108,16 @@ def _outcomes(tasks: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
     if len(tasks) < 2 or sys.platform == "emscripten":  # a browser has no threads
         return [_outcome(task) for task in tasks]
     lanes = [_Lane(task) for task in tasks]
+    stages: dict[Hashable, int] = {}
     while True:
         blocks = defaultdict[Hashable, list[tuple[_Lane, _Wish]]](list)
         for lane in lanes:
             if lane.wish is not None:
+                stages.setdefault(lane.wish.key, len(stages))
                 blocks[lane.wish.key].append((lane, lane.wish))
         if not blocks:
             return [lane.outcome for lane in lanes]
-        block = max(blocks.values(), key=len)
+        block = blocks[min(blocks, key=stages.__getitem__)]
         for (lane, _), lane.outcome in zip(block, _granted([wish for _, wish in block]), strict=True):
             lane.resume()
 
