@@ -321,7 +321,7 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     A sum of money below the last decimal is no power of ten.
 
     >>> fitted_format(column("servers_results", "cost_rate"), [5.2148, 39.08, 4.8e-10])
-    '[=0]#,##0.00;[<0.005]"<0.01";#,##0.00'
+    '[=0]#,##0.000;[<0.0005]"<0.001";#,##0.000'
 
     Sections with a condition lose the sign of values below 0, so changes are shown without powers of ten.
 

@@ -104,7 +104,7 @@ def _listed(
     titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE}
     first, second = {"right": ("E", "F"), "beside": ("G", "")}.get(group.place, ("B", "C"))
     put(start[f"{first}{top}"], group.words, "xlperf heading")
-    start.row_dimensions[top].height = 20 if group.place == "top" else _HEADING
+    start.row_dimensions[top].height = 20
     for row, name in enumerate(names, start=top + 1):
         start.parent[name].sheet_properties.tabColor = group.colour
         link(start[f"{first}{row}"], name, titles.get(name, name[0].upper() + name[1:]))
