@@ -45,19 +45,21 @@ from xlperf.equations.serving.deployment import (
     serving_shape,
 )
 from xlperf.equations.serving.kernels import (
+    KernelTimes,
+    attention_kernels,
+    by_phase,
+    decode_family,
+    of_part,
+    product_times,
+)
+from xlperf.equations.serving.messages import (
     ALL_REDUCE,
     CONTEXT,
     EXCHANGE,
     GATHERING,
     TRANSFER,
-    KernelTimes,
     Messages,
-    attention_kernels,
-    by_phase,
-    decode_family,
     hidden_exchange,
-    of_part,
-    product_times,
     serving_messages,
 )
 from xlperf.equations.serving.weights import rank_weights_size, with_host_weights
