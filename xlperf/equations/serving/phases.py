@@ -255,9 +255,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
     # Kernels and messages that the host launches in a layer; attention stands between piecewise graphs.
-    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
     between = kernels.attention.layer_calls()
-    launched = launched + total(messages.calls)[:, None]
+    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + between + total(messages.calls)[:, None]
     with_adapters = some(plan.adapters > 0.0)
     if with_adapters:
         adding, kernel_calls = _adapters(deployment, shape, batching, phases)
