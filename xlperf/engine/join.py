@@ -10,7 +10,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, in_sequence, known_or, mapped, repeated, rows_of, side_by_side, some, taken
+from xlperf.base.arrays import (
+    Array,
+    finite,
+    in_sequence,
+    known_or,
+    mapped,
+    repeated,
+    rows_of,
+    side_by_side,
+    some,
+    taken,
+)
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
@@ -285,7 +296,7 @@ def _capped(
     share = capped_clock_share(nominal * peaks, *limits)
     share = np.where(np.isnan(limits[0]) | np.isnan(share), 1.0, share)
     # Calibrated fractions of the power limit remain valid under the lower one; leakage does not depend on the clock.
-    static = np.nan_to_num(columns["static_power"])
+    static = finite(columns["static_power"])
     slowed = {
         "energy_ratio": energy_at_clock(columns["energy_ratio"], share),
         "thermal_design_power": static + power_at_clock(columns["thermal_design_power"] - static, share),
@@ -439,7 +450,7 @@ def in_batches(
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
     if len(distinct) <= 1 and len(plans) <= BATCH:
         return evaluate(plans, named, distinct[0] if distinct else 0)
-    groups = [(code, np.flatnonzero(codes == code)) for code in distinct]
+    groups = [(code, (codes == code).nonzero()[0]) for code in distinct]
     if len(plans) > BATCH:
         # glibc keeps freed blocks of up to twice the largest one: each batch reuses its pages, 10 to 20 % of its time.
         np.empty(4_000_000)

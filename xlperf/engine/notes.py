@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, decade, divide, octave_below, some
+from xlperf.base.arrays import Array, decade, divide, finite, octave_below, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.hardware.power import PowerLimits
@@ -282,7 +282,7 @@ _MOST_TAKEN = 0.95
 
 def _named(parts: Array, cases: list[tuple[int, np.ndarray, str]], lacking: np.ndarray) -> Iterator[Remark]:
     """A remark for each case on the rows whose largest part it is about; earlier cases go first."""
-    largest, left = np.argmax(np.nan_to_num(parts), axis=0), lacking.copy()
+    largest, left = np.argmax(finite(parts), axis=0), lacking.copy()
     for part, rows, words in cases:
         chosen = left & (largest == part) & rows
         yield Remark(chosen, words, (gibibytes(parts[part]),))

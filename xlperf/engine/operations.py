@@ -47,7 +47,8 @@ from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.kernels import engine_all_reduce_time, product_times
+from xlperf.equations.serving.kernels import product_times
+from xlperf.equations.serving.messages import engine_all_reduce_time
 from xlperf.equations.serving.phases import VECTOR_FLOP
 
 COLLECTIVES = {name.replace("_", "-"): operation for name, operation in OPERATIONS.items()}

@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, is_repeated, mapped, repeated, some
+from xlperf.base.arrays import Array, array, distinct_rows, is_repeated, mapped, repeated, some
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
@@ -49,6 +50,7 @@ from xlperf.interop.software import stack_rules as rules_of_stack
 
 _WIDE = "bf16"
 _STATED = ("activation_precision", "kv_precision")
+_MOST_RESOLUTIONS = 4096  # cached formats of a catalog [-]
 _PADDED_HIDDEN, _PADDED_WIDTH = 256.0, 128.0
 """Multiples to which engines pad the hidden size and the width of a rank's part of an MXFP4 expert (vLLM 0.11
 quantization/mxfp4.py Mxfp4MoEMethod.create_weights). [-]"""
@@ -69,6 +71,9 @@ class _Resolved(NamedTuple):
     words: Mapping[str, str]
     wide_attention: float
     parts: Mapping[str, float]
+
+
+_resolutions: WeakKeyDictionary[Catalog, dict[tuple[object, ...], _Resolved]] = WeakKeyDictionary()
 
 
 def with_formats(plans: Table, catalog: Catalog, named: Named) -> Table:
@@ -120,36 +125,36 @@ def _with_blocks(plans: Table, stated: np.ndarray, blocks: np.ndarray) -> Table:
 
 def _resolved(plans: Table, rows: np.ndarray, catalog: Catalog, named: Named) -> Table:
     """Plans with the formats of their checkpoints in some rows; rows that agree in everything share one look-up."""
-    stated, names = plans.filled("precision"), plans.text("model")
-    given = {name: plans.text(name) for name in _STATED}
-    wide = plans.number("wide_attention")
-    software = software_words(plans)
-    stacks = [stack_of_software(str(word)) for word in software.words]
-    shapes = catalog_arrays(catalog, named.accelerators)
-    peaks = shapes.peaks
+    choices = {name: plans.text(name) for name in ("precision", "model", *_STATED)}
+    choices["precision"] = plans.filled("precision")
+    wide, software = plans.number("wide_attention"), software_words(plans)
     ranks = plans.number("tensor_parallel", 1.0) / plans.number("expert_parallel", 1.0)
-    columns: dict[str, np.ndarray] = {"precision": stated.copy()}
-    columns |= {name: values.astype(object).copy() for name, values in given.items()}
-    columns["wide_attention"] = wide.copy()
-    known: dict[tuple[object, ...], _Resolved] = {}
-    for row in rows.tolist():
-        machine, model = int(named.accelerators[row]), int(named.models[row])
-        choices = [str(values[row]) for values in (stated, names, *given.values())]
-        stack = stacks[software.codes[row]]
-        key = machine, model, stack, bool(wide[row] > 0.0), float(ranks[row]), *choices
+    keys = named.accelerators, named.models, software.codes, wide > 0.0, ranks, *choices.values()
+    first, which = distinct_rows(*(values[rows] for values in keys))
+    known, resolved = _resolutions.setdefault(catalog, {}), []
+    for key in zip(*(values[rows[first]].tolist() for values in keys), strict=True):
+        machine, model, code, is_wide, share, *words = key
+        stack = stack_of_software(str(software.words[code]))
+        key = machine, model, stack, is_wide, share, *words
         if key not in known:
-            formats = formats_of_checkpoint(catalog.tables["models"], model, choices[1], choices[0])
-            units = _Machine(peaks[machine])
-            padding = _padding(Model.of_rows(shapes.model[:, model]), ranks[row]) if formats.main == "mxfp4" else 1.0
-            known[key] = _plan_columns(formats, units, stack, bool(wide[row] > 0.0), choices[2:], padding)
-        found = known[key]
-        for name, word in found.words.items():
-            columns[name][row] = word
-        columns["wide_attention"][row] = found.wide_attention
-        for name, value in found.parts.items():
-            if name not in columns:
-                columns[name] = np.full(len(plans), np.nan)
-            columns[name][row] = value
+            if len(known) >= _MOST_RESOLUTIONS:
+                known.clear()
+            shapes, (stated, name, *given) = catalog_arrays(catalog, named.accelerators), map(str, words)
+            formats = formats_of_checkpoint(catalog.tables["models"], model, name, stated)
+            padding = _padding(Model.of_rows(shapes.model[:, model]), share) if formats.main == "mxfp4" else 1.0
+            known[key] = _plan_columns(formats, _Machine(shapes.peaks[machine]), stack, is_wide, given, padding)
+        resolved.append(known[key])
+    columns: dict[str, np.ndarray] = {}
+    for name in ("precision", *_STATED):
+        own = choices[name][rows[first]].tolist()
+        words = [each.words.get(name, word) for each, word in zip(resolved, own, strict=True)]
+        columns[name] = choices[name].astype(object)
+        columns[name][rows] = np.array(words, dtype=object)[which]
+    columns["wide_attention"] = wide.copy()
+    columns["wide_attention"][rows] = np.array([each.wide_attention for each in resolved])[which]
+    for name in dict.fromkeys(name for each in resolved for name in each.parts):
+        columns[name] = np.full(len(plans), np.nan)
+        columns[name][rows] = np.array([each.parts.get(name, np.nan) for each in resolved])[which]
     return replace(plans, columns={**plans.columns, **columns})
 
 

@@ -23,7 +23,7 @@ from xlperf.equations.network.collectives import (
     tree_all_reduce_time,
 )
 from xlperf.equations.network.topologies import Network, tree_depth
-from xlperf.equations.serving.kernels import engine_all_reduce_time
+from xlperf.equations.serving.messages import engine_all_reduce_time
 
 INNER, OUTER = 4.5e11, 5.0e10
 IDEAL = {

@@ -26,7 +26,7 @@ from network_simulator import (
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import table_schema
 from xlperf.equations.network import topologies as topology
-from xlperf.equations.network.collectives import OPERATIONS, collective_time
+from xlperf.equations.network.collectives import OPERATIONS, Call, collective_time, collective_times
 from xlperf.equations.network.topologies import (
     DRAGONFLY,
     FAT_TREE,
@@ -46,7 +46,7 @@ from xlperf.equations.network.topologies import (
     torus_gather_load,
     torus_steps,
 )
-from xlperf.equations.serving.kernels import quick_all_reduce_time
+from xlperf.equations.serving.messages import quick_all_reduce_time
 
 BANDWIDTH, LATENCY, SIZE = 6.0e10, 1.0e-6, 2.4e6
 
@@ -425,3 +425,20 @@ def test_rows_of_all_topologies_together_are_the_rows_alone(operation: str) -> N
         one = slice(row, row + 1)
         alone = collective_time(operation, size[one], group[one], stride[one], net, ideal(operation))
         assert alone.tobytes() == many[one].tobytes()
+
+
+def test_calls_beside_each_other_take_the_time_of_each_alone() -> None:
+    random = np.random.default_rng(4)
+    kernels = {operation: {**ideal(operation), "launch_time": np.array([[1e-6 * at]])}
+               for at, operation in enumerate(OPERATIONS)}  # fmt: skip
+    for net in SHAPES:
+        calls = {
+            f"{operation} {at}": Call(operation, *(2.0 ** random.integers(0, most, (1, 2)) for most in (30, 5, 4)))
+            for operation in OPERATIONS
+            for at in range(3)
+        }
+        for name, time in collective_times(calls, net, kernels).items():
+            call = calls[name]
+            alone = [collective_time(*(call[0], *(values[:, [at]] for values in call[1:])), net, kernels[call[0]])
+                     for at in (0, 1)]  # fmt: skip
+            assert np.concatenate(alone, axis=1).tobytes() == time.tobytes(), (name, net.topology)

@@ -14,7 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.equations.serving.kernels import hidden_exchange
+from xlperf.equations.serving.messages import hidden_exchange
 
 GIB = 2.0**30
 LONG = {"prompt_length": 65_536, "output_length": 256, "batch_size": 4}

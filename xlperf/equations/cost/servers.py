@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div
+from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div, finite
 from xlperf.base.units import YEAR
 from xlperf.equations.cost.tco import (
     Terms,
@@ -62,7 +62,7 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTe
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
     # Price with the share of the server and of the network [USD]; power with the share of the server [W].
     bought = server.accelerator_price + server.server_price / group + array(network)
-    power = server.server_power / group + server.network_power - np.nan_to_num(drawn.limit - drawn.provided)
+    power = server.server_power / group + server.network_power - finite(drawn.limit - drawn.provided)
     load = mean_load(drawn.mean, drawn.provided, np.minimum(drawn.provided / power, 1.0), server.load_share)
     rack = server.rack_cost / group
     return OwnerTerms(
@@ -385,7 +385,7 @@ def embodied_costs(
     rates: list[Array] = []
     for pool, carbon in ((decode, decode_carbon), (prefill, prefill_carbon)):
         server = pool.server
-        made.append(carbon + np.nan_to_num(server.embodied_carbon) / server.num_accelerators)
+        made.append(carbon + finite(server.embodied_carbon) / server.num_accelerators)
         rates.append(made[-1] / (server.life * pool.terms().utilization))
     rate = pool_mean(rates[0], rates[1], prefill_share) * num_accelerators
     return {

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, power
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, finite, power
 from xlperf.base.units import HOUR, YEAR
 
 
@@ -262,7 +262,7 @@ def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric) -> A
 
     def integral(time: Array) -> Array:
         days = np.floor(time)
-        within = np.nan_to_num((time - days) * parts)
+        within = finite((time - days) * parts)
         part = np.minimum(np.floor(within), parts - 1.0).astype(np.int64)
         rows = np.arange(len(values))
         so_far = whole[rows, part] + (within - part) * values[rows, part] / parts

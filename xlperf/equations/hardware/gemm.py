@@ -376,6 +376,8 @@ def _fitting(device: Device, constants: Mapping[str, Array], stack: str) -> _Til
     """
     room = known_or(device.shared_memory_capacity, USUAL_SHARED_MEMORY)
     given = room, *(constants[name] for name in ("any_tile_columns", "largest_tile_rows", "least_tile_rows"))
+    if all(len(values) == 1 or (values == values[:1]).all() for values in given):  # one device and library, or several
+        given = tuple(values[:1] for values in given)
     if all(values.shape == (1, 1) for values in given):
         return _fitting_one(stack, *(values.item() for values in given))
     return _fitting_each(stack, *given)

@@ -8,13 +8,13 @@ reduce-scatter, all bytes of one rank in an all-to-all (its own included), the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, some
+from xlperf.base.arrays import Array, Numeric, array, beside, some
 from xlperf.equations.network.topologies import FAT_TREE, FULLY_CONNECTED, Network, TierShape, tier_shape, tree_depth
 
 
@@ -139,8 +139,6 @@ def collective_time(
     if operation not in OPERATIONS:
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, got {operation!r}")
     size, group = array(message_size), array(group_size)
-    if size.shape != group.shape:
-        size, group = np.broadcast_arrays(size, group)
     members = members_by_tier(group, stride, network)
     # Tiers above the innermost that some group spans.
     spanned = [0, *(tier for tier in range(1, len(members)) if some(members[tier] != 1.0))]
@@ -151,8 +149,46 @@ def collective_time(
     return np.asarray(np.where(group == 1.0, 0.0 * time, time))
 
 
+class Call(NamedTuple):
+    """One call of a collective operation by each rank."""
+
+    operation: str
+    size: Array  # message size, (rows, columns) [B]
+    group: Array  # ranks, (rows, 1) or (rows, columns); 1: no communication [-]
+    stride: Array  # ranks from one member of the group to the next, as ``group`` [-]
+
+
+def collective_times(
+    calls: Mapping[str, Call], network: Network, kernels: Mapping[str, Mapping[str, Array]]
+) -> dict[str, Array]:
+    """Time of each call on its own, as :func:`collective_time`; calls of one algorithm are computed side by side."""
+    times: dict[str, Array] = {}
+    for algorithm in dict.fromkeys(OPERATIONS[call.operation].time for call in calls.values()):
+        together = {name: call for name, call in calls.items() if OPERATIONS[call.operation].time is algorithm}
+        operations = [call.operation for call in together.values()]
+        widths = [call.size.shape[-1] for call in together.values()]
+        columns = zip(*(call[1:] for call in together.values()), strict=True)
+        size, group, stride = (_across(values, widths) for values in columns)
+        constants = kernels[operations[0]]
+        if len(set(operations)) > 1:
+            families = [kernels[operation] for operation in operations]
+            constants = {name: _across([family[name] for family in families], widths) for name in constants}
+        time = collective_time(operations[0], size, group, stride, network, constants)
+        ends = np.cumsum(widths).tolist()
+        times |= {name: time[:, end - width : end] for name, width, end in zip(together, widths, ends, strict=True)}
+    return times
+
+
+def _across(values: Sequence[Array], widths: Sequence[int]) -> Array:
+    """Columns of several arrays side by side, each repeated to its width."""
+    if len(values) == 1:
+        return values[0]
+    shapes = zip(values, widths, strict=True)
+    return beside(*(each if each.shape[1] == width else each.repeat(width, axis=1) for each, width in shapes))
+
+
 class _Call(NamedTuple):
-    """Arguments of one collective operation."""
+    """Arguments of one collective operation on the tiers of a network."""
 
     size: Array  # Message size [B]
     group: Array  # Ranks [-]

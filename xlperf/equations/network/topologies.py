@@ -448,7 +448,7 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
     if operation != "point_to_point":  # groups within the tier below do not cross it
         used = np.where((members == 1.0).all(axis=-1), SWITCH, codes)
     for code in sorted(set(used.tolist())):
-        rows = np.flatnonzero(used == code)
+        rows = (used == code).nonzero()[0]
         if code == FULLY_CONNECTED:
             shape = _direct(operation, members[rows], network.num_links[rows, tier, None])
         elif code in ON_AXES:

@@ -331,7 +331,7 @@ def remarks_of_rows(remarks: Sequence[Remark], num_rows: int, worded: bool = Tru
     for remark in remarks:
         if not (remark.rows.item() if num_rows == 1 else some(remark.rows)):
             continue
-        rows = np.flatnonzero(remark.rows)
+        rows = remark.rows.nonzero()[0]
         remarked[rows] = True
         if not worded:
             continue

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide, power, some
+from xlperf.base.arrays import Array, Numeric, array, divide, finite, power, some
 from xlperf.equations.hardware.gemm import grouped_slowdown
 from xlperf.equations.hardware.roofline import WIDE, Device, stack_constants, transfer_time
 from xlperf.equations.model.blocks import MLP, PLAIN, Shard
@@ -452,7 +452,7 @@ def rank_adapter_size(model: Model, plan: InferencePlan) -> Array:
     """
     if not some(plan.adapters > 0.0):
         return np.zeros_like(plan.adapters)
-    rank = np.where(plan.adapters > 0.0, np.nan_to_num(plan.adapter_rank), 0.0)
+    rank = np.where(plan.adapters > 0.0, finite(plan.adapter_rank), 0.0)
     layer = [each.layers * (each.parameters(rank) * plan.activation_size) for each in _products(model, plan)]
     return np.asarray(np.ceil(model.num_layers / plan.pipeline_parallel) * (layer[0] + layer[1] + layer[2] + layer[3]))
 
@@ -474,7 +474,7 @@ def adapter_layer(
     # different adapters in the batch: each of ``adapters`` is missed by a request with probability 1 - 1 / adapters
     missed = power(np.maximum(1.0 - divide(1.0, np.maximum(plan.adapters, 1.0)), 0.0), requests)
     distinct = np.asarray(plan.adapters * (1.0 - missed))
-    there, rank = np.where(plan.adapters > 0.0, 1.0, 0.0), np.nan_to_num(plan.adapter_rank)
+    there, rank = np.where(plan.adapters > 0.0, 1.0, 0.0), finite(plan.adapter_rank)
     bandwidth, peak = device.memory_bandwidth[:, 0], device.rate(WIDE).peak_flop_rate[:, 0]
     time, kernels = np.zeros_like(tokens), np.zeros_like(tokens)
     for each in _products(model, plan):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, finite
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.hardware.roofline import resident_share
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
@@ -167,16 +167,16 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
     resident = resident_share(weights + cache, machines[0].device.l2_capacity[:, 0])
     from_memory = traffic * (1.0 - resident) + sampled
     decode = WorkRates(
-        np.nan_to_num(token_rate / decoding * work.flop),
-        np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, work.architecture), step)),
-        np.nan_to_num(busy * divide(traffic + sampled, step)),
+        finite(token_rate / decoding * work.flop),
+        finite(busy * divide(read / mean_weight_size(model, plan, work.architecture), step)),
+        finite(busy * divide(traffic + sampled, step)),
         divide(from_memory, traffic + sampled),
-        np.nan_to_num(busy * divide(results["time_communication"], step)),
+        finite(busy * divide(results["time_communication"], step)),
         busy,
     )
     # Prefill: FLOP of the prompts; the share of traffic from memory is that of the feed-forward GEMM.
     prompts = token_rate * divide(plan.prompt_length, plan.output_length)
-    prompt_rate = np.nan_to_num(divide(prompts * token_flop(model, 0.5 * plan.prompt_length), share))
+    prompt_rate = finite(divide(prompts * token_flop(model, 0.5 * plan.prompt_length), share))
     read = prompt_rate / machines[1].constants["compute_intensity"][:, 0]
     size, zeros = plan.input_size, 0.0 * rate
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
@@ -209,12 +209,12 @@ def expert_pool_power(
     powers = []
     for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
         rates = WorkRates(
-            np.nan_to_num(divide(rate * flop[pool], counts[pool])),
-            np.nan_to_num(loaded * divide(weights[pool] / sizes[pool], step)),
-            np.nan_to_num(loaded * divide(weights[pool] + further[pool], step)),
+            finite(divide(rate * flop[pool], counts[pool])),
+            finite(loaded * divide(weights[pool] / sizes[pool], step)),
+            finite(loaded * divide(weights[pool] + further[pool], step)),
             np.ones_like(rate),
-            np.nan_to_num(sending),
-            np.nan_to_num(loaded * np.minimum(results[name], 1.0)),
+            finite(sending),
+            finite(loaded * np.minimum(results[name], 1.0)),
         )
         powers.append(accelerator_power(*machines[pool], plan.input_size, rates))
     return powers[0], powers[1]

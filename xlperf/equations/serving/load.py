@@ -17,8 +17,8 @@ from xlperf.equations.model.operators import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.kernels import distinct_ranks, pool_message_time
 from xlperf.equations.serving.memory import BatchMemory, memory_of, usable_memory
+from xlperf.equations.serving.messages import distinct_ranks, pool_message_time
 from xlperf.equations.serving.phases import (
     BOUNDS,
     COMMUNICATION,
@@ -719,7 +719,9 @@ class BatchTimes:
         # Attention pools decode with their expert pools.
         if phase == DECODING and self.experts is not None:
             partners = self.experts[rows]
-            split = np.flatnonzero(partners >= 0)
+            split = (partners >= 0).nonzero()[0]
+            if not len(split):
+                return parts, bound
             attention, experts = (self.deployment.take(some[split]) for some in (rows, partners))
             step = split_step(attention, experts, values[split])
             parts[split] = step.parts

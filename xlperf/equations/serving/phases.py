@@ -45,19 +45,21 @@ from xlperf.equations.serving.deployment import (
     serving_shape,
 )
 from xlperf.equations.serving.kernels import (
+    KernelTimes,
+    attention_kernels,
+    by_phase,
+    decode_family,
+    of_part,
+    product_times,
+)
+from xlperf.equations.serving.messages import (
     ALL_REDUCE,
     CONTEXT,
     EXCHANGE,
     GATHERING,
     TRANSFER,
-    KernelTimes,
     Messages,
-    attention_kernels,
-    by_phase,
-    decode_family,
     hidden_exchange,
-    of_part,
-    product_times,
     serving_messages,
 )
 from xlperf.equations.serving.weights import rank_weights_size, with_host_weights
@@ -253,9 +255,8 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
     # Kernels and messages that the host launches in a layer; attention stands between piecewise graphs.
-    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + kernels.attention.layer_calls()
     between = kernels.attention.layer_calls()
-    launched = launched + total(messages.calls)[:, None]
+    launched = kernels.gemms.layer_calls() + kernels.vectors.layer_calls() + between + total(messages.calls)[:, None]
     with_adapters = some(plan.adapters > 0.0)
     if with_adapters:
         adding, kernel_calls = _adapters(deployment, shape, batching, phases)

@@ -82,7 +82,7 @@ class PoolTimes(NamedTuple):
 
     def burst_pass(self, requests: Array) -> tuple[Array, Array]:
         """Prompts per pass, and its time, when all requests in flight arrive at once. [-, s]"""
-        prompts = np.clip(requests / self.prefill_replicas, 1.0, self.max_prefill_prompts)
+        prompts = np.minimum(np.maximum(requests / self.prefill_replicas, 1.0), self.max_prefill_prompts)
         slope = divide(self.full_prefill - self.one_prefill, self.max_prefill_prompts - 1.0)
         return prompts, self.one_prefill + slope * (prompts - 1.0)
 
@@ -95,7 +95,7 @@ class PoolTimes(NamedTuple):
     def prompts(self, rate: Array, most: Array) -> Array:
         """Prompts per pass: arrivals during the previous pass, ``most`` at most. [-]"""
         prompts = self.pass_times.batch(rate / (self.prefill_replicas * self.overlap))
-        return np.asarray(np.clip(prompts, 1.0, most))
+        return np.asarray(np.minimum(np.maximum(prompts, 1.0), most))
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
         """Mean residual time of the running pass. [s]"""
@@ -123,10 +123,11 @@ def _columns(times: PoolTimes, requests: Array, burst_wait: Array, outside: Arra
     # Longest wait: the prompts of all other requests of a replica, one after the other.
     longest = np.maximum(requests / times.prefill_replicas - 1.0, 0.0) * times.one_prefill / times.overlap
     most, burst_prefill = times.burst_pass(requests)
-    prefill = *times.pass_times, flow, most, times.overlap, times.prefill_replicas, times.burst, times.wave_spread
-    decode = *times.step_times, times.decode_steps, times.decode_replicas, times.places
+    curves = [line for lines in zip(times.pass_times, times.step_times, strict=True) for line in lines]
+    pools = flow, times.decode_replicas, most, times.places
+    prefill = times.overlap, times.prefill_replicas, times.burst, times.wave_spread, burst_prefill
     fixed = times.transfer + outside
-    return [*prefill, burst_prefill, *decode, fixed, burst_wait, requests, ahead, longest, capacity, limit]
+    return [*curves, *pools, *prefill, times.decode_steps, fixed, burst_wait, requests, ahead, longest, capacity, limit]
 
 
 def _wave_rate(rate: Array, capacity: Array, wave_spread: Array) -> Array:
@@ -148,17 +149,15 @@ def _mean_prefill(prefill: Array, burst_prefill: Array, burst: Array) -> Array:
 
 def _throughput(rate: Array, columns: Array) -> Array:
     """Throughput by Little's law in both pools at frozen service times: a quadratic equation. [request/s]"""
-    pass_times, (flow, most, overlap, prefill_replicas, burst, spread, burst_prefill) = (
-        Curve(*columns[:5]),
-        columns[5:12],
-    )
-    step_times, (steps, decode_replicas, places) = Curve(*columns[12:17]), columns[17:20]
+    # Passes and steps side by side, (2, rows).
+    curves, divisors, largest = Curve(*columns[:10].reshape(5, 2, -1)), columns[10:12], columns[12:14]
+    overlap, prefill_replicas, burst, spread, burst_prefill, steps = columns[14:20]
     fixed, burst_wait, requests, ahead, longest, capacity, limit = columns[20:]
     # Service times at the trial rate.
     wave_rate = _wave_rate(rate, capacity, spread)
-    prefill = pass_times.time(np.clip(pass_times.batch(wave_rate / flow), 1.0, most))
-    running = np.minimum(np.maximum(step_times.batch(rate * steps / decode_replicas), 1.0), places)
-    service = _mean_prefill(prefill, burst_prefill, burst) + fixed + steps * step_times.time(running)
+    batches = curves.batch(np.array([wave_rate, rate * steps]) / divisors)
+    prefill, step = curves.time(np.minimum(np.maximum(batches, 1.0), largest))
+    service = _mean_prefill(prefill, burst_prefill, burst) + fixed + steps * step
     interval, load = prefill / overlap, rate / capacity
     residual = 0.5 * interval * np.minimum(wave_rate * interval / prefill_replicas, 1.0) / prefill_replicas
     # Little's law c = X (service + waits), solved for X without cancellation.
@@ -172,7 +171,7 @@ def _throughput(rate: Array, columns: Array) -> Array:
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
     """Fixed point of a decreasing function on [0, most], for each plan: Illinois method with bisection steps."""
     root = equation(most, columns)
-    rows = np.flatnonzero(root < most)
+    rows = (root < most).nonzero()[0]
     columns, high, low = columns.take(rows, axis=1), most[rows], root[rows]
     low_gap, high_gap = equation(low, columns) - low, low - high
     searched, last_side = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
@@ -194,7 +193,7 @@ def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array
         root[rows[done]] = trial[done]
         searched &= ~done
         # Plans that are done leave once they are half of all.
-        left = np.flatnonzero(searched)
+        left = searched.nonzero()[0]
         if not len(left):
             break
         if 2 * len(left) < len(rows):

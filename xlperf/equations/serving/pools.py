@@ -21,7 +21,6 @@ from xlperf.equations.serving.continuous import (
     with_request_latency,
 )
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
-from xlperf.equations.serving.kernels import pool_message_time
 from xlperf.equations.serving.load import (
     POOL_SHARES,
     BatchTimes,
@@ -36,6 +35,7 @@ from xlperf.equations.serving.load import (
     whole_sizes,
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of, rank_states_size
+from xlperf.equations.serving.messages import pool_message_time
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
 from xlperf.equations.serving.queueing import PlaceWait, Service, Steady, first_of_run, place_wait, step_line
 

@@ -18,7 +18,7 @@ from xlperf.equations.hardware.gemm import gemm_time
 from xlperf.equations.hardware.roofline import CORE, WIDE, Device, vector_time
 from xlperf.equations.model.vision import COLOURS, Encoder, Pictures, encoder_parameters
 from xlperf.equations.network.topologies import Network
-from xlperf.equations.serving.kernels import engine_all_reduce_time
+from xlperf.equations.serving.messages import engine_all_reduce_time
 from xlperf.equations.serving.phases import ATTENTION, COMMUNICATION, FIXED, MATRIX, VECTOR, VECTOR_FLOP
 from xlperf.equations.serving.queueing import erlang_c
 

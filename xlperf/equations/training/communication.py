@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time, vector_time
 from xlperf.equations.model.model import distinct_share
-from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.network.collectives import Call, collective_times
 from xlperf.equations.plan.dimensions import TRAINING_DIMENSIONS
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Recompute, TensorOverlap, TokenDispatch
 from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
@@ -46,13 +46,11 @@ def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
     sizes = {name: messages[name].size if name in messages else silent for name in OPERATIONS}
     timed = {name: Collective(operation, 0.0 * sizes[name], sizes[name]) for name, operation in OPERATIONS.items()}
     calling = {name: message for name, message in messages.items() if some(message.group != 1.0)}
-    for operation in dict.fromkeys(OPERATIONS[name] for name in calling):
-        # one call of the network model for all messages of the operation, (rows, messages)
-        names = [name for name in calling if OPERATIONS[name] == operation]
-        size, group, stride = map(side_by_side, *(calling[name][:3] for name in names))
-        time = collective_time(operation, size, group, stride, setting.network, setting.constants[operation])
-        for column, name in enumerate(names):
-            timed[name] = timed[name]._replace(time=time[:, column])
+    calls = {
+        name: Call(OPERATIONS[name], *(values[:, None] for values in message[:3])) for name, message in calling.items()
+    }
+    for name, time in collective_times(calls, setting.network, setting.constants).items():
+        timed[name] = timed[name]._replace(time=time[:, 0])
     for name, message in messages.items():
         if message.calls is not None:
             call = timed[name]
