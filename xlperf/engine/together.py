@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -119,11 +120,15 @@ def _outcomes(tasks: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
     while waiting := [(lane, lane.wish) for lane in lanes if lane.wish is not None]:
         for _, wish in waiting:
             order.setdefault(wish.kind, len(order))
-        _, first = min(waiting, key=lambda each: order[each[1].kind])
-        block = [each for each in waiting if (each[1].kind, each[1].alike) == (first.kind, first.alike)]
-        for (lane, _), outcome in zip(block, _granted([wish for _, wish in block]), strict=True):
-            lane.outcome = outcome
-            lane.resume()
+        first = min(order[wish.kind] for _, wish in waiting)
+        blocks = defaultdict[Hashable, list[tuple[_Lane, _Wish]]](list)
+        for lane, wish in waiting:
+            if order[wish.kind] == first:
+                blocks[wish.alike].append((lane, wish))
+        for block in blocks.values():
+            for (lane, _), outcome in zip(block, _granted([wish for _, wish in block]), strict=True):
+                lane.outcome = outcome
+                lane.resume()
     return [lane.outcome for lane in lanes]
 
 
