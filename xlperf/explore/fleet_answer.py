@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from xlperf.explore.fleet_programme import (
     Plan,
     Programme,
     assembled,
+    at_once,
     best_plan,
     least_unmet,
     machine_accounts,
@@ -97,9 +99,10 @@ def waiting_of(horizon: Horizon, futures: Sequence[Future], expected: Plan) -> W
     if not int(horizon.form.filled("draws")[0]):
         # A policy that the best plan obeys has no better plan.
         rents, buys = bool(expected.rented[:, 0].any()), bool(expected.owned[bought, 0].any())
-        now = best_plan(programmes[0], free, False) if rents else expected
-        wait = best_plan(programmes[0], nothing, True) if buys else expected
-        plans = expected, now, wait
+        orders = ((free, False, rents), (nothing, True, buys))
+        tasks = [partial(best_plan, programmes[0], first, may_rent) for first, may_rent, differs in orders if differs]
+        others = iter(at_once(tasks))
+        plans = expected, *(next(others) if differs else expected for *_, differs in orders)
         return Waiting(*(plan and Commitment(plan.owned[:, 0], np.array([plan.present_cost])) for plan in plans))
     costed: dict[tuple[float, ...], Array] = {}
     both = [committed(programmes, free, False, costed), committed(programmes, nothing, True, costed)]
@@ -138,7 +141,7 @@ def committed(
     owned = np.where(started, np.round(solved.x[columns[: len(started)]]), np.nan)
     key = tuple(np.nan_to_num(owned, nan=-1.0).tolist())
     if key not in costed:
-        plans = [best_plan(programme, owned, gap=DRAW_GAP) for programme in programmes]
+        plans = at_once([partial(best_plan, programme, owned, gap=DRAW_GAP) for programme in programmes])
         costed[key] = np.array([np.nan if plan is None else plan.present_cost for plan in plans])
     return Commitment(owned, costed[key]) if np.isfinite(costed[key]).all() else None
 
@@ -157,12 +160,17 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
         return no_answer(_lacking(horizon, programme))
     accounts = year_accounts(programme, plan, horizon.first_year)
     machines = machine_accounts(programme, plan, horizon.first_year)
-    waiting = waiting_of(horizon, futures_of(horizon), plan)
+    others = [place for place in range(len(horizon.offers)) if not _is_taken(programme, plan, place)]
+    tasks: list[Callable[[], Any]] = [partial(waiting_of, horizon, futures_of(horizon), plan)]
+    waiting, *taken = at_once(tasks + [partial(best_plan, programme, taken=place) for place in others])
     by_generation, names = _by_generation(horizon, machines)
     accounts |= by_generation
     declared = [c.name for c in table_schema("fleet_years").columns if c.name in accounts]
     years = Table("fleet_years", {name: accounts[name] for name in declared})
     results = _results(horizon, programme, plan, accounts, machines, waiting)
+    never = _not_taken(horizon, plan, dict(zip(others, taken, strict=True)))
+    assumed = _weights(horizon, machines), never, _defaults(horizon)
+    results["defaults_used"] = "; ".join(filter(None, assumed))
     used = set(machines["accelerator"].tolist())
     plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
     planned = {PLAN: stacked(plans)} if plans else {}  # none where leaving all demand unmet is cheapest
@@ -215,8 +223,6 @@ def _results(
     words = [_sentence(horizon, result, machines, _sold_at_once(programme, plan)), unserved]
     words += [str(result.get("waiting", ""))]
     result["answer"] = " ".join(filter(None, words))
-    assumed = _weights(horizon, machines), _not_taken(horizon, programme, plan), _defaults(horizon)
-    result["defaults_used"] = "; ".join(filter(None, assumed))
     return result
 
 
@@ -318,15 +324,21 @@ def _weights(horizon: Horizon, machines: Table) -> str:
     return f"weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}" if formats else ""
 
 
-def _not_taken(horizon: Horizon, programme: Programme, plan: Plan) -> str:
-    """What the least order of each accelerator that a plan never takes would add to its cost, in words."""
+def _is_taken(programme: Programme, plan: Plan, place: int) -> bool:
+    """Whether a plan buys or rents accelerators of a generation."""
+    own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
+    return bool(plan.owned[own].any() or plan.rented[place].any())
+
+
+def _not_taken(horizon: Horizon, plan: Plan, taken: Mapping[int, Plan | None]) -> str:
+    """What the least order of each accelerator that a plan never takes would add to its cost, in words.
+
+    ``taken``: the best plans that take them, by the position of the accelerator.
+    """
     words = []
-    for place, offer in enumerate(horizon.offers):
-        own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
-        if plan.owned[own].any() or plan.rented[place].any():
-            continue
+    for place, other in taken.items():
+        offer = horizon.offers[place]
         name, size = short_name(offer.generation.name), offer.generation.server
-        other = best_plan(programme, taken=place)
         if other is None:
             late = offer.available > horizon.first_year + horizon.years - 1
             words.append(f"{name} ({f'available in {offer.available:g}' if late else 'not within the limits'})")

@@ -10,8 +10,10 @@ of years for each purchase and sale covers them, a totally unimodular programme 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,7 +21,9 @@ from xlperf.base.arrays import Array, total
 from xlperf.base.units import YEAR
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import present_value
+from xlperf.explore.workers import all_processes
 
+Result = TypeVar("Result")
 GAP = 1e-6  # relative optimality gap at which HiGHS stops; an answer states the one that is left [-]
 ROUND = 1e-9  # rounding of demand and power, relative [-]
 MOST_SECONDS = 30.0  # time limit of one programme; an answer that reaches it states its gap [s]
@@ -176,6 +180,14 @@ def minimised(
         costs / scale, integrality=integral, bounds=Bounds(*bounds), constraints=LinearConstraint(*rows),
         options={"mip_rel_gap": gap, "time_limit": MOST_SECONDS},
     )  # fmt: skip
+
+
+def at_once(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Results of tasks that solve programmes, on several cores: HiGHS runs outside the lock of the interpreter."""
+    if sys.platform == "emscripten" or not tasks:  # a browser has no threads
+        return [task() for task in tasks]
+    with ThreadPoolExecutor(min(len(tasks), all_processes())) as pool:
+        return [running.result() for running in [pool.submit(task) for task in tasks]]
 
 
 def best_plan(
