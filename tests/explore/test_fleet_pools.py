@@ -356,3 +356,13 @@ def test_pools_of_every_engine_are_tried_if_the_pairs_nearest_to_the_cheapest_se
     alone, among = (serving_ways(form_of(asked), catalog, every)[0] for every in (False, True))
     assert alone.way[1] == "disaggregated"
     assert alone.price <= 1.03 * among.price
+
+
+def test_twice_the_users_take_at_most_twice_the_accelerators(catalog: Catalog) -> None:
+    """They took 944 at 20,000 users and 4,352 at 40,000: all pairs near the cheapest had decode replicas of 312."""
+    asked = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "speed_per_user": 40.0, "software": "sglang",
+             "mode": "disaggregated", "prompt_length": 2000.0, "output_length": 500.0}  # fmt: skip
+    fleets = [serving_ways(form_of(asked | {"users": users}), catalog)[0] for users in (10_000.0, 20_000.0, 40_000.0)]
+    prices = np.array([fleet.price for fleet in fleets])
+    assert (prices[1:] <= 2.0 * prices[:-1]).all()
+    assert prices[1] <= 720.0

@@ -53,6 +53,10 @@ SPLITS, SMALL, SAME = 20, 2, 2
 """Divisions of a given copy between two pools; cheapest pairs with replicas inside a server, and pairs with replicas of
 equal sizes. [-]
 """
+_ALIKE_NEED = 1.5
+"""Ratio to the cheapest pair of an engine up to which its cheapest pair of each doubling of the decode replica counts.
+[-]
+"""
 LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 _SPREADS = (0.15, 0.05, 0.015)
 """Ranges of trial numbers of decode replicas around the best, over the estimate; as close to the smallest fleet of
@@ -143,13 +147,18 @@ class PoolSearch(FleetMappings):
         for close, most in _CLOSE.items():
             own, others = whole_replicas(pairs, rate, share, self.demand, close)
             whole = self.machines.priced((own * size, others * other_size))
-            order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
+            likely = np.where(need < LARGEST, np.maximum(whole, need * share), need)
+            order = np.lexsort((need, likely))
             sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
             order = first_of_keys(order, sizes, SAME)
             cheap = first_of_keys(order, rivals[order].tolist(), most // len(self.demand.queues))
             best = np.union1d(best, cheap)
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
         best = np.union1d(best, first_of_keys(small, rivals[small].tolist(), SMALL))
+        # Estimates of large replicas may all be wrong alike, so that pairs of every size come near the cheapest.
+        near = order[(likely <= _ALIKE_NEED * least_of_keys(likely, rivals))[order]]
+        doublings = np.frexp(size)[1][near].tolist()
+        best = np.union1d(best, first_of_keys(near, list(zip(rivals[near].tolist(), doublings, strict=True)), 1))
         rows, columns = rows[best], columns[best]
         plans = decoders.take(rows)
         chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}

@@ -94,5 +94,5 @@ def on_other_accelerators(form: Table, catalog: Catalog) -> Table:
 
 def _cheapest(form: Table, catalog: Catalog) -> Answer:
     """Answer with the cheapest way to serve the demand of a form; empty if none does."""
-    answers = way_answers(form, serving_ways(form, catalog), catalog)
+    answers = way_answers(form, serving_ways(form, catalog)[:1], catalog)
     return answers[0] | {"accelerator": str(form["accelerator"][0])} if answers else {}

@@ -195,8 +195,20 @@ def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[F
         # Where the way that came near the cheapest serves nothing, all are refined.
         fleets = search.fleets(modes, all_engines) or ([] if all_engines else search_of(form, catalog).fleets(modes))
         fleets = with_encoders(fleets, catalog)
+        if fleets and fleets[0].accelerators > _LARGE:
+            share = 1.0 / np.ceil(fleets[0].accelerators / _LARGE)
+            part = {name: share * form.number(name) for name in ("users", "request_rate")}
+            parts = _smallest_fleets(with_columns(form, **part), catalog, all_engines)
+            fleets += [serving(fleet, search.demand, catalog) for fleet in parts]
+            fleets = first_ways(sorted(fleets, key=lambda fleet: fleet.order))
         cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
     return cached[key]
+
+
+_LARGE = 1024.0
+"""Accelerators from which on the copies of a smaller fleet are tried too: one copy for all users may have too many
+pairs of pools to find the best. [-]
+"""
 
 
 _CURVE = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
