@@ -380,8 +380,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["sorted_sampling"] = (None, "no", "yes", None, None)[number % 5]
     row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
     row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
-    row |= _prices(number)
-    row |= {"software_release": (None, "0.5.8", None, "0.11.2")[number % 4], "max_context": (None, 2e5)[number % 2]}
+    row |= _prices(number) | {"max_context": (None, 2e5, 1e6)[number % 3]}
+    row["software_release"] = (None, "0.5.8", None, "0.11.2")[number % 4]
     if row.get("activation_precision") is None and number % 5 == 0:
         row["precision"] = (*FORMATS, None)[number // 5 % (len(FORMATS) + 1)]
     row |= _on_host(number, draw.experts[model])

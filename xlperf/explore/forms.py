@@ -93,8 +93,7 @@ def _beside(form: Table, answer: Answer, catalog: Catalog) -> Answer:
         return {}
     form, _ = _with_exact_names(form, catalog)
     best = {"best_way": NOTHING} | best_way(form, lambda each: answer_of(each, catalog))
-    limited = bool(np.isfinite(form.number("facility_power_limit")[0]))
-    if limited or len(best) > 1 or answer.get("num_ways", np.nan) >= 1.0:
+    if np.isfinite(form.stated("facility_power_limit")) or len(best) > 1 or answer.get("num_ways", np.nan) >= 1.0:
         return best
     return other_machines(form, others_of(catalog), catalog)
 
@@ -117,15 +116,12 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         places.append((_known.setdefault(part, {}), key, form, part))
     lacking = [place for place in places if place[1] not in place[0]]
     if lacking and forms.kind == "chip":
-        for (cached, key, *_), answer in zip(
-            lacking, _chips([form for _, _, form, _ in lacking], catalog), strict=True
-        ):
+        chips = _chips([form for *_, form, _ in lacking], catalog)
+        for (cached, key, *_), answer in zip(lacking, chips, strict=True):
             cached[key] = answer
     else:
-        # Evaluations can only be joined on one catalog.
-        joint = (
-            part_of(catalog, stacked([form for *_, form, _ in lacking])) if forms.kind == "serve" and lacking else None
-        )
+        serving = [form for *_, form, _ in lacking if form.kind == "serve"]
+        joint = part_of(catalog, stacked(serving)) if serving else None  # evaluations can only be joined on one catalog
         distinct = {(id(cached), key): (cached, key, form, joint or part) for cached, key, form, part in lacking}
         together([partial(_solve, *place) for place in distinct.values()])
     answers = []

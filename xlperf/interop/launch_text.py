@@ -77,7 +77,7 @@ def documents(text: str, whole: bool = True) -> list[Any]:
 
     >>> documents("{a: &x {fp8: no}, b: {<<: *x, lr: 1e-4}}")
     [{'a': {'fp8': 'no'}, 'b': {'fp8': 'no', 'lr': '1e-4'}}]
-    >>> documents("{{ .Values }}: [\\n---\\na: 1")
+    >>> documents("{{ .Values }}: [\n---\na: 1")
     [{'a': '1'}]
     """
     results, sizes = [], dict[int, float]()
