@@ -64,7 +64,7 @@ def test_a_fault_belongs_to_its_search() -> None:
         ended.append(search(doubled([]), size)())
 
     with pytest.raises(InputError, match="below 0") as caught:
-        together([partial(task, size) for size in (-1.0, 1.0, -2.0)])
+        together([partial(task, size) for size in (-1.0, 1.0, -2.0, -1.0)])
     assert ended == [4.0] and len(caught.value.faults) == 2
 
 

@@ -95,7 +95,7 @@ MOST = 16
 
 
 def together(tasks: Sequence[Callable[[], Done]]) -> list[Done]:
-    """Results of searches, which run in lockstep; InputError, after all have ended, has the faults of each.
+    """Results of searches, which run in lockstep; InputError, after all have ended, has the distinct faults of each.
 
     The work that some search asked for first goes first: a search that is ahead waits until the others ask the same.
     """
@@ -106,7 +106,7 @@ def together(tasks: Sequence[Callable[[], Done]]) -> list[Done]:
             try:
                 results.append(outcome())
             except InputError as error:
-                faults += error.faults
+                faults += [fault for fault in error.faults if fault not in faults]
     if faults:
         raise InputError(faults)
     return results

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -93,6 +94,11 @@ def on_other_accelerators(form: Table, catalog: Catalog) -> Table:
 
 
 def _cheapest(form: Table, catalog: Catalog) -> Answer:
-    """Answer with the cheapest way to serve the demand of a form; empty if none does."""
-    answers = way_answers(form, serving_ways(form, catalog)[:1], catalog)
+    """Answer with the cheapest way to serve the demand of a form; empty if none does, or a row of the catalog is at
+    fault, which the question about this accelerator names.
+    """
+    try:
+        answers = way_answers(form, serving_ways(form, catalog)[:1], catalog)
+    except InputError:
+        return {}
     return answers[0] | {"accelerator": str(form["accelerator"][0])} if answers else {}
