@@ -184,6 +184,8 @@ def test_a_claim_that_states_no_precision_may_be_of_a_narrower_one() -> None:
     """20,000 token/s of a 70B on 8 H100 are usual in FP8 and beyond the 16 bits of its checkpoint."""
     run = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "8"}
     assert "weights in fp8" in ask(run, claimed_value=20000)["needs"]
+    blocks = run | {"model": "DeepSeek-V3", "accelerator": "B200-SXM-180GB"}
+    assert "weights in fp8 without blocks" in ask(blocks, claimed_value=48000)["needs"]
 
 
 def test_less_is_better_for_prices_and_watts() -> None:

@@ -33,6 +33,7 @@ from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name, short_number
 from xlperf.explore.search import search
 from xlperf.explore.train import SEARCHED, best_mapping
+from xlperf.interop.checkpoints import AUTO, formats_of_checkpoint
 
 _WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 """Bytes of a weight by the first word of its precision; half a byte otherwise, the least of a checkpoint's formats."""
@@ -278,8 +279,12 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicte
                 f"prices of the {case} case", kind, claim, _NONE._replace(value=value, low=value, high=value)
             )
         return
+    row = int(catalog.rows("models", form.text("model"), form, "model")[0])
+    own = formats_of_checkpoint(catalog.tables["models"], row, form.word("model")).main
+    in_blocks = form.word("precision") == AUTO and own.endswith("-block")
     changes: list[tuple[str, dict[str, object]]] = [
-        (f"weights in {word}", {"precision": word}) for word in _NARROWER.get(form.word("precision"), ())
+        (f"weights in {word}{' without blocks' * (in_blocks and own.startswith(word))}", {"precision": word})
+        for word in _NARROWER.get(form.word("precision"), ())
     ]
     if not _trains(form):
         tokens = float(accepted_tokens(np.array(_DRAFTS), np.array(_ACCEPTANCE)))
