@@ -157,10 +157,10 @@ def horizon_of(form: Table, catalog: Catalog) -> Horizon:
     demand = _demand(form)
     first_year = int(form.filled("first_year")[0])
     form, names = _accelerators(form, catalog)
-    # Evaluations can only be joined on one catalog.
-    part = part_of(catalog, stacked([serve_form(form, name, float(demand.max())) for name in names]), names)
-    paths = [PricePaths(name, catalog, first_year, len(demand)) for name in names]
-    every = together([partial(_offer, form, demand, each, part) for each in paths])
+    asked = [serve_form(form, name, end) for name in names for end in _ends(demand)]
+    part = part_of(catalog, stacked(asked), names)  # searches can only be joined on one catalog
+    together([partial(serving_ways, one, part) for one in asked])  # whose results stay known
+    every = [_offer(form, demand, PricePaths(name, catalog, first_year, len(demand)), part) for name in names]
     offers = [offer for offer in every if isinstance(offer, Offer)]
     refused = [words for words in every if isinstance(words, str)]
     stated = form.stated("discount_rate")
@@ -340,16 +340,21 @@ def serve_form(form: Table, accelerator: str, most: float) -> Table:
     return Table("serve", columns, form.place)
 
 
+def _ends(demand: Array) -> list[float]:
+    """The largest and the least demand of all years, once if they are equal."""
+    return list(dict.fromkeys((float(demand.max()), float(demand.min()))))
+
+
 def _offer(form: Table, demand: Array, paths: PricePaths, catalog: Catalog) -> Offer | str:
     """One accelerator with copies for the largest and least demand, and prices; or why it cannot serve, in words."""
     name, years, is_rate = paths.name, len(demand), bool(np.isnan(form.number("users")[0]))
-    asked = [serve_form(form, name, end) for end in dict.fromkeys((float(demand.max()), float(demand.min())))]
+    asked = [serve_form(form, name, end) for end in _ends(demand)]
     ways: list[tuple[Fleet, FleetSize, Copy]] = []
     for one in asked:
         # One server is the least: no other copy would serve the least demand with fewer.
         if ways and np.ceil(demand.min() / ways[0][2].capacity) * ways[0][2].size <= ways[0][1].server:
             break
-        for fleet in serving_ways(one, catalog, False)[:1]:
+        for fleet in serving_ways(one, catalog)[:1]:
             size = sized(fleet, catalog)
             latency, tokens = (fleet.results.stated(column) for column in ("latency", "tokens_per_second"))
             copy = Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer)
