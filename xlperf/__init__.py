@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         validate,
         with_own_runs,
         worth,
-    )  # fmt: skip
+    )
 
 __version__ = "0.1.0"
 

@@ -370,3 +370,19 @@ def test_wheel_finds_its_own_workbook(wheel: Path, tmp_path: Path) -> None:
     folder = tmp_path / "xlperf"
     expected = [str(folder / "workbooks" / "xlperf.xlsx"), str(folder / "templates" / "report.xlsx"), "True"]
     assert done.stdout.splitlines() == expected, done.stderr
+
+
+def test_only_tables_keep_a_layout_of_their_own() -> None:
+    """The formatter lays out code; a literal table may stand as its author aligned it."""
+    packed = []
+    for path in _sources():
+        text = path.read_text(encoding="utf-8")
+        tables = {
+            node.end_lineno
+            for node in ast.parse(text).body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            and isinstance(node.value, ast.Tuple | ast.List | ast.Set | ast.Dict)
+        }
+        marked = {number for number, line in enumerate(text.splitlines(), 1) if "# fmt: skip" in line}
+        packed += [f"{_name(path)}:{number}" for number in sorted(marked - tables)]
+    assert len(packed) <= 66, packed

@@ -90,8 +90,13 @@ def _named(session: Session, function: Function, given: Given) -> Block:
         session.misuse(plans, f"{function.name}: {words}")
         raise
     rows = _results(session, function, {**given, "results": names})[1:]
-    return [[cell * scale if isinstance(cell, float) and scale != 1.0 else cell
-             for cell, scale in zip(row, scales, strict=True)] for row in rows]  # fmt: skip
+    return [
+        [
+            cell * scale if isinstance(cell, float) and scale != 1.0 else cell
+            for cell, scale in zip(row, scales, strict=True)
+        ]
+        for row in rows
+    ]
 
 
 def _scale(name: str, column: Column) -> float:
@@ -131,9 +136,15 @@ def _search(session: Session, _: Function, given: Given) -> Block:
     goals = [text for text in given["text"].split(",") if text.strip()]
     limits = limits_of(plan.kind, given["limits"], "limits", owned=True)
     answer = search(
-        plan, given["catalog"][1], (*goals, "")[0], limits, asked.values, given["count"], rivals=goals[1:],
+        plan,
+        given["catalog"][1],
+        (*goals, "")[0],
+        limits,
+        asked.values,
+        given["count"],
+        rivals=goals[1:],
         most=MOST_IN_CELLS,
-    )  # fmt: skip
+    )
     if not answer.found:
         raise FunctionError("#N/A", answer.words)
     known = answer.results.schema.by_name
@@ -323,8 +334,18 @@ def equations() -> Mapping[str, Callable[..., Any]]:
     def die_yield(area: Any, density: Any, model: str, clustering: Any, ratio: Any, layers: Any) -> Any:
         return dies.die_yield(model, dies.critical_defects(area, density, ratio), clustering, layers)
 
-    def hour_cost(capex: Any, life: Any, rate: Any, power: Any, effectiveness: Any, energy: Any, used: Any, upkeep: Any,
-                  facility: Any, residual: Any) -> Any:  # fmt: skip
+    def hour_cost(
+        capex: Any,
+        life: Any,
+        rate: Any,
+        power: Any,
+        effectiveness: Any,
+        energy: Any,
+        used: Any,
+        upkeep: Any,
+        facility: Any,
+        residual: Any,
+    ) -> Any:
         recovery = tco.capital_recovery_rate(rate, life, residual)
         building = tco.capital_recovery_rate(rate, BUILDING_LIFE)
         return tco.owned_cost_rate(capex, recovery, facility, building, upkeep, 0.0, power, effectiveness, energy, used)
@@ -375,8 +396,11 @@ def read_choice(argument: Argument, cells: Any) -> str:
     word = str(given).strip().casefold().replace(" ", "-")
     if word not in argument.choices:
         got = shown(given) if given is not None else "a range"
-        raise FunctionError("#VALUE!", f"{argument.name} must be one of {', '.join(argument.choices)}, got {got}; "
-                            f"{nearest(word, argument.choices, 1)}")  # fmt: skip
+        raise FunctionError(
+            "#VALUE!",
+            f"{argument.name} must be one of {', '.join(argument.choices)}, got {got}; "
+            f"{nearest(word, argument.choices, 1)}",
+        )
     return word
 
 

@@ -152,9 +152,11 @@ def addin(python: str | None = None) -> bytes:
     related = f'<Relationship Id="rIdRibbon" Type="{_RIBBON_KIND}" Target="{_RIBBON}"/></Relationships>'
     parts[_RELATIONSHIPS] = parts[_RELATIONSHIPS].decode().replace("</Relationships>", related).encode()
     settings = {
-        "Interpreter_Win": python or sys.executable, "UDF Modules": SERVER_MODULE,
-        "ADD_WORKBOOK_TO_PYTHONPATH": "false", "Built by": f"xlperf {__version__}, xlwings {version('xlwings')}",
-    }  # fmt: skip
+        "Interpreter_Win": python or sys.executable,
+        "UDF Modules": SERVER_MODULE,
+        "ADD_WORKBOOK_TO_PYTHONPATH": "false",
+        "Built by": f"xlperf {__version__}, xlwings {version('xlwings')}",
+    }
     rows = "".join(
         f'<row r="{number}">{_cell(f"A{number}", key)}{_cell(f"B{number}", value)}</row>'
         for number, (key, value) in enumerate(settings.items(), 1)

@@ -64,9 +64,11 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
     parts = {name: resources.table(f"addin/{path}").read_text(encoding="utf-8") for name, path in copied.items()}
     parts["description.xml"] = Template(parts["description.xml"]).substitute(version=__version__)
     parts |= {
-        "xlperf.idl": types(registry), "CalcAddIns.xcu": wizard_texts(registry),
-        "functions.json": json.dumps(configuration, indent=1), "pythonpath/xlperf_host/__init__.py": "",
-    }  # fmt: skip
+        "xlperf.idl": types(registry),
+        "CalcAddIns.xcu": wizard_texts(registry),
+        "functions.json": json.dumps(configuration, indent=1),
+        "pythonpath/xlperf_host/__init__.py": "",
+    }
     return archive({name: text.encode("utf-8") for name, text in parts.items()})
 
 

@@ -82,14 +82,16 @@ def settings(pyodide: str, wheel: str) -> str:
         "worker": "engine_worker.js",
         "functions": [
             {
-                "id": _identifier(function), "name": function.name,
+                "id": _identifier(function),
+                "name": function.name,
                 "long": function.answer in _LONG or function.rows in _FORMS,
-                "repeated": function.arguments[-1].repeated, "saysFaults": function.says_faults,
+                "repeated": function.arguments[-1].repeated,
+                "saysFaults": function.says_faults,
             }
             for function in functions().values()
         ],
         "blocks": {name: [asdict(row) for row in rows] for name, rows in blocks().items()},
-    }  # fmt: skip
+    }
     return f"const SETTINGS = {json.dumps(known, indent=1)};\n"
 
 
@@ -104,12 +106,15 @@ def manifest(url: str) -> str:
     labels = {f"Group.{title}": title for title in groups} | {f"{name}.Label": one for name, one in titles.items()}
     tips = {f"{name}.Tip": _TIPS[name != "check"] for name in titles}
     return Template(glue("manifest.xml")).substitute(
-        id=uuid5(NAMESPACE_URL, url), version=".".join(["1", *re.findall(r"\d+", __version__)[:3]]), summary=SUMMARY,
-        url=url, origin="/".join(url.split("/")[:3]),
+        id=uuid5(NAMESPACE_URL, url),
+        version=".".join(["1", *re.findall(r"\d+", __version__)[:3]]),
+        summary=SUMMARY,
+        url=url,
+        origin="/".join(url.split("/")[:3]),
         groups="\n".join(_GROUP.format(title, buttons) for title, buttons in groups.items()),
         labels=_strings({**labels, "pane.Label": "Task pane"}),
         tips=_strings({**tips, "pane.Tip": "Shows the state of the engine and long calls, which it cancels."}),
-    )  # fmt: skip
+    )
 
 
 _ICON = "<Icon>{}</Icon>".format("".join(f'<bt:Image size="{n}" resid="Icon.{n}"/>' for n in (16, 32, 80)))
@@ -144,8 +149,10 @@ def icon(size: int) -> bytes:
     lines = b"".join(b"\0" + line.tobytes() for line in pixels)
     head = struct.pack(">IIBBBBB", size, size, 8, 6, 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
-    chunks = (struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-              for kind, content in parts)  # fmt: skip
+    chunks = (
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in parts
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
@@ -188,11 +195,13 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
         raise InputError(Fault("--wheel", problem))
     name = f"xlperf-{__version__}-py3-none-any.whl" if wheel is None else Path(wheel).name
     contents: dict[str, bytes] = {
-        "manifest.xml": manifest(address).encode(), "functions.json": json.dumps(metadata(), indent=1).encode(),
-        "settings.js": settings(source, name).encode(), **{page: glue(page).encode() for page in _PAGE},
+        "manifest.xml": manifest(address).encode(),
+        "functions.json": json.dumps(metadata(), indent=1).encode(),
+        "settings.js": settings(source, name).encode(),
+        **{page: glue(page).encode() for page in _PAGE},
         **{f"icon-{size}.png": icon(size) for size in _ICONS},
         name: wheel_of_package() if wheel is None else Path(wheel).read_bytes(),
-    }  # fmt: skip
+    }
     for old in place.glob("xlperf-*.whl"):
         old.unlink()
     _fill(place, contents)

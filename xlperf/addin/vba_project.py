@@ -82,10 +82,18 @@ class Project:
             return
         narrow, wide = name.encode("cp1252"), name.encode("utf-16le")
         records = [
-            (_NAME, narrow), (_NAME_UTF16, wide), (_STREAM_NAME, narrow), (_STREAM_UTF16, wide), (_DOC, b""),
-            (_DOC_UTF16, b""), (_OFFSET, bytes(4)), (_HELP, bytes(4)), (_MODULE_COOKIE, b"\xff\xff"), (_STANDARD, b""),
+            (_NAME, narrow),
+            (_NAME_UTF16, wide),
+            (_STREAM_NAME, narrow),
+            (_STREAM_UTF16, wide),
+            (_DOC, b""),
+            (_DOC_UTF16, b""),
+            (_OFFSET, bytes(4)),
+            (_HELP, bytes(4)),
+            (_MODULE_COOKIE, b"\xff\xff"),
+            (_STANDARD, b""),
             (_MODULE_END, b""),
-        ]  # fmt: skip
+        ]
         self.modules[name] = Module(source, records)
         listed = [*re.finditer(r"(?m)^(?:Module|Class|Document)=.*\r\n", self._settings)][-1].end()
         self._settings = f"{self._settings[:listed]}Module={name}\r\n{self._settings[listed:].rstrip()}\r\n"

@@ -426,9 +426,12 @@ def as_json(value: object) -> object:
 
 
 def serve(
-    session: Session, requests: BinaryIO, answers: BinaryIO, longest: int = LONGEST_REQUEST,
+    session: Session,
+    requests: BinaryIO,
+    answers: BinaryIO,
+    longest: int = LONGEST_REQUEST,
     questions: handles.Questions | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Answer requests, a line each, until the input ends; those of earlier sessions at once."""
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()

@@ -179,9 +179,13 @@ def addin_task(task: str, given: str) -> str:
     report = str(Path(given).with_name(f"{Path(given).stem} report.xlsx"))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "xlperf", "report", given, "-o", report],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-    )  # fmt: skip
+    )
     return report if done.returncode in (0, 1) and Path(report).is_file() else done.stderr.strip()[-900:]
 
 

@@ -130,14 +130,21 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
             width = np.log(of_group.high)
             lines.append(
                 (
-                    f"{kind.kind}: {group}", quantity, f"{len(of_group)}", f"{round(weight.sum())}",
-                    percent(weighted_quantile(size, weight, 0.5)), percent(weighted_quantile(size, weight, 0.9)),
-                    _factor(weighted_quantile(factors, weight, 0.5)), _factor(weighted_quantile(factors, weight, 0.9)),
+                    f"{kind.kind}: {group}",
+                    quantity,
+                    f"{len(of_group)}",
+                    f"{round(weight.sum())}",
+                    percent(weighted_quantile(size, weight, 0.5)),
+                    percent(weighted_quantile(size, weight, 0.9)),
+                    _factor(weighted_quantile(factors, weight, 0.5)),
+                    _factor(weighted_quantile(factors, weight, 0.9)),
                     f"{100.0 * math.expm1(weighted_quantile(logs, weight, 0.5)):+.1f} %",
-                    *_statistics(logs), *_statistics(of_group.fitted),
-                    _share(of_group.covered(logs), weight), _factor(weighted_quantile(width, weight, 0.5)),
+                    *_statistics(logs),
+                    *_statistics(of_group.fitted),
+                    _share(of_group.covered(logs), weight),
+                    _factor(weighted_quantile(width, weight, 0.5)),
                 )
-            )  # fmt: skip
+            )
     return _CROSS, lines
 
 
@@ -160,10 +167,17 @@ def _factor(log: float) -> str:
 def kernel_table(errors: Sequence[KernelError]) -> Table:
     """One line per operation, then by accelerator and precision."""
     return _KERNELS, [
-        (error.operation, error.accelerator or "all", error.precision, f"{error.count}", percent(error.median),
-         percent(error.p90), percent(error.bar, 0))
+        (
+            error.operation,
+            error.accelerator or "all",
+            error.precision,
+            f"{error.count}",
+            percent(error.median),
+            percent(error.p90),
+            percent(error.bar, 0),
+        )
         for error in errors
-    ]  # fmt: skip
+    ]
 
 
 _AS_PUBLISHED = " as published"
@@ -209,15 +223,20 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
         error = [left_out.get((kind, ids[plans.index[plan]]), times[ids[plans.index[plan]]]) for plan in own]
         accelerators = catalog.tables["accelerators"]
         ran = [(software.words[software.codes[at]].casefold(), condition.words[condition.codes[at]]) for at in own]
-        items.append([
-            kind, max(sorted(names), key=lambda name: names[name]), shape,
-            f"{float(np.median(active[models[own]])):.4g}",
-            *(str(accelerators.text(name)[chip]) for name in ("accelerator", "generation")),
-            f"{len({ids[plans.index[plan]] for plan in own})}",
-            f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
-            *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
-            " ".join(sorted({stack for stack, _ in ran})), " ".join(sorted({f"{stack}/{how}" for stack, how in ran})),
-        ])  # fmt: skip
+        items.append(
+            [
+                kind,
+                max(sorted(names), key=lambda name: names[name]),
+                shape,
+                f"{float(np.median(active[models[own]])):.4g}",
+                *(str(accelerators.text(name)[chip]) for name in ("accelerator", "generation")),
+                f"{len({ids[plans.index[plan]] for plan in own})}",
+                f"{rounded(float(np.nanmedian(np.abs(np.expm1(error)))))}",
+                *(_end(values[own], end) for values in at for end in (np.fmin, np.fmax)),
+                " ".join(sorted({stack for stack, _ in ran})),
+                " ".join(sorted({f"{stack}/{how}" for stack, how in ran})),
+            ]
+        )
     return sorted(items)
 
 
@@ -288,13 +307,31 @@ class Page:
                     if mask.sum() >= _FEWEST and len(set(rows.source[mask].tolist())) > 2:
                         lines.append((float(np.median(_sizes(rows.today[mask]))), quantity, str(name), mask))
         lines = sorted(lines, key=lambda line: -line[0])[:_MOST]
-        header = ("quantity", "machines or software", "runs", "publishers", "first: median", "bias", "today: median",
-                  "bias", "few constants")  # fmt: skip
+        header = (
+            "quantity",
+            "machines or software",
+            "runs",
+            "publishers",
+            "first: median",
+            "bias",
+            "today: median",
+            "bias",
+            "few constants",
+        )
         return header, [
-            (quantity, name, f"{mask.sum()}", f"{len(set(rows.source[mask].tolist()))}", _median(rows.first[mask]),
-             _bias(rows.first[mask]), _median(rows.today[mask]), _bias(rows.today[mask]), _median(rows.few[mask]))
+            (
+                quantity,
+                name,
+                f"{mask.sum()}",
+                f"{len(set(rows.source[mask].tolist()))}",
+                _median(rows.first[mask]),
+                _bias(rows.first[mask]),
+                _median(rows.today[mask]),
+                _bias(rows.today[mask]),
+                _median(rows.few[mask]),
+            )
             for _, quantity, name, mask in lines
-        ]  # fmt: skip
+        ]
 
     def by_reading(self) -> Table:
         """Median errors of each reading, first and today, and of the baseline."""
@@ -391,11 +428,17 @@ def _expected(sources: np.ndarray, first: Array, few: Array, today: Array, width
     names = sorted(set(sources.tolist()))
     medians = [float(np.median(_sizes(first[sources == name]))) for name in names]
     return (
-        f"{len(first)}", f"{len(names)}", _median(first), _rounded(float(np.median(medians))),
-        _rounded(float(np.quantile(_sizes(first), 0.9))), _bias(first),
-        percent(float(np.mean(np.abs(first) <= width)), 0), f"{math.exp(float(np.median(width))):.2f}",
-        _median(few), _median(today),
-    )  # fmt: skip
+        f"{len(first)}",
+        f"{len(names)}",
+        _median(first),
+        _rounded(float(np.median(medians))),
+        _rounded(float(np.quantile(_sizes(first), 0.9))),
+        _bias(first),
+        percent(float(np.mean(np.abs(first) <= width)), 0),
+        f"{math.exp(float(np.median(width))):.2f}",
+        _median(few),
+        _median(today),
+    )
 
 
 def _sizes(logs: Array) -> Array:

@@ -235,9 +235,11 @@ class CrossValidation:
 
 
 def cross_validated(
-    published: Published, catalog: Catalog, step: Step | None = None,
+    published: Published,
+    catalog: Catalog,
+    step: Step | None = None,
     quantities: Sequence[str] = published_errors.QUANTITIES,
-) -> CrossValidation:  # fmt: skip
+) -> CrossValidation:
     """Errors of published rows with and without their model in the fit; rows of ``group`` papers are excluded."""
     say = step if step is not None else _nothing
     plans = published_errors.plans_to_fit(published, catalog)
@@ -295,9 +297,13 @@ def _responses(plans: PublishedPlans, entries: published_errors.Errors, say: Ste
 
 
 def _left_out(
-    plans: PublishedPlans, entries: published_errors.Errors, responses: Responses, rows: Sequence[int],
-    groups: np.ndarray, say: Step,
-) -> Array:  # fmt: skip
+    plans: PublishedPlans,
+    entries: published_errors.Errors,
+    responses: Responses,
+    rows: Sequence[int],
+    groups: np.ndarray,
+    say: Step,
+) -> Array:
     """Errors of each entry under constants fitted without the entries of its group."""
     result = np.full(len(entries), math.nan)
     table, fitted = plans.catalog.tables["calibration"], published_errors.may_be_fitted(plans, entries)
@@ -314,9 +320,13 @@ def _left_out(
 
 
 def _refitted(
-    entries: published_errors.Errors, responses: Responses, places: Sequence[int], chosen: np.ndarray,
-    left_out: np.ndarray | None = None, held: Collection[tuple[str, ...]] = (),
-) -> tuple[dict[int, float], list[int]]:  # fmt: skip
+    entries: published_errors.Errors,
+    responses: Responses,
+    places: Sequence[int],
+    chosen: np.ndarray,
+    left_out: np.ndarray | None = None,
+    held: Collection[tuple[str, ...]] = (),
+) -> tuple[dict[int, float], list[int]]:
     """Constants refitted to some entries, by row of the sheet, and the constants for which the entries are too few. If
     few entries are left out, only the constants that they use move, from their current values.
     """

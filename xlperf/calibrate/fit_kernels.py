@@ -217,9 +217,12 @@ def _fit(
 
 
 def _solved(
-    family: str, rows: KernelRows, names: Sequence[str], base: Mapping[str, float],
+    family: str,
+    rows: KernelRows,
+    names: Sequence[str],
+    base: Mapping[str, float],
     time_of: Callable[[Constants], Array],
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Least-squares fit of a group's constants; all trials of an optimiser step are one call of the equation.
 
     Launch times are positive and efficiencies at most 1. A weak prior at the start of the search fixes parameters that
@@ -231,12 +234,16 @@ def _solved(
         start["energy_per_flop"] = _drawn(rows)
     parameters = [
         Parameter(
-            family, name, start=start[name],
+            family,
+            name,
+            start=start[name],
             low=max(declared[name].low, _LAUNCH_SHARE * start[name]) if name == "launch_time" else math.nan,
-            high=1.0 if name in _SHARES else math.nan, centre=start[name], pull=_PULL,
+            high=1.0 if name in _SHARES else math.nan,
+            centre=start[name],
+            pull=_PULL,
         )
         for name in names
-    ]  # fmt: skip
+    ]
 
     def residuals(trials: Array) -> Array:
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
@@ -301,9 +308,11 @@ def _fit_both(
 def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
     """Attention constants for both passes: 2.5 times the forward pass, divided by the ratio of efficiencies."""
     scale = {
-        "compute_efficiency": ratio, "energy_per_flop": 1.0 / ratio,
-        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio, "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
-    }  # fmt: skip
+        "compute_efficiency": ratio,
+        "energy_per_flop": 1.0 / ratio,
+        "softmax_flop": _PRODUCTS_BACKWARD / _PRODUCTS / ratio,
+        "tile_time": _PRODUCTS_BACKWARD / _PRODUCTS,
+    }
     return {name: value * scale.get(name, 1.0) for name, value in forward.items()}
 
 

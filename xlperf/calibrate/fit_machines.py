@@ -211,15 +211,26 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[fitt
         stack = _stack(rows, row["family"], row["constant"], catalog)
         now = _current_value(row, line, stack, catalog)
         general = fitter.Parameter(
-            row["family"], row["constant"], line, row["precision"], stack, start=now, centre=now,
-            pull=float(row["pull"]), low=float(row["low"] or math.nan), high=float(row["high"] or math.nan),
-        )  # fmt: skip
+            row["family"],
+            row["constant"],
+            line,
+            row["precision"],
+            stack,
+            start=now,
+            centre=now,
+            pull=float(row["pull"]),
+            low=float(row["low"] or math.nan),
+            high=float(row["high"] or math.nan),
+        )
         parent = len(results)
         results.append(general)
         if row["level"] == "generation":  # generations of a line with enough rows, if the line has several
             count = Counter(kind for sheet in rows for kind in sheet.entries.generation.tolist())
-            results += [replace(general, generation=kind, parent=parent) for kind in sorted(count)
-                        if fitter.FEWEST_ROWS <= count[kind] < count.total()]  # fmt: skip
+            results += [
+                replace(general, generation=kind, parent=parent)
+                for kind in sorted(count)
+                if fitter.FEWEST_ROWS <= count[kind] < count.total()
+            ]
     return results
 
 

@@ -78,9 +78,11 @@ def trial_values(family: str, name: str, value: float) -> Array:
 
 
 def responses_of(
-    plans: PublishedPlans, entries: published_errors.Errors, parameters: Sequence[fitter.Parameter],
+    plans: PublishedPlans,
+    entries: published_errors.Errors,
+    parameters: Sequence[fitter.Parameter],
     say: Callable[[str], None] | None = None,
-) -> Responses:  # fmt: skip
+) -> Responses:
     """Sample the errors of published rows around the first values of the parameters, whose search the samples bound."""
     tried = [np.clip(trial_values(each.family, each.constant, each.first), *each.bounds) for each in parameters]
     points = np.array(tried).reshape(-1, len(_FACTORS))
@@ -151,9 +153,11 @@ def _fit_times(
 
 
 def _solved(
-    plans: PublishedPlans, entries: published_errors.Errors, parameters: Sequence[fitter.Parameter],
+    plans: PublishedPlans,
+    entries: published_errors.Errors,
+    parameters: Sequence[fitter.Parameter],
     spreads: Sequence[float],
-) -> tuple[list[fitter.Parameter], fitter.Solution]:  # fmt: skip
+) -> tuple[list[fitter.Parameter], fitter.Solution]:
     """The fitted parameters, with responses sampled again around each solution."""
     result = list(parameters)
     for turn in range(TURNS):
@@ -245,10 +249,14 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: published_errors
                 parameter_of[named] = len(parameters)
                 reference = bool(row["held_at"]) and bool(named) and named[0][1] == _reference(row["held_at"], groups)
                 parameter = fitter.Parameter(
-                    row["family"], row["constant"], **{"precision": row["precision"] or ANY, **dict(named)},
-                    start=float(row["start"] or math.nan), low=float(row["low"] or math.nan), parent=parent,
+                    row["family"],
+                    row["constant"],
+                    **{"precision": row["precision"] or ANY, **dict(named)},
+                    start=float(row["start"] or math.nan),
+                    low=float(row["low"] or math.nan),
+                    parent=parent,
                     fixed=reference and row["held_at"] != _MEASURED,
-                )  # fmt: skip
+                )
                 parameters.append(_below_measured(parameter, plans) if row["held_at"] == _MEASURED else parameter)
     return parameters
 
@@ -331,9 +339,13 @@ def _started(parameters: Sequence[fitter.Parameter], solution: fitter.Solution) 
 
 
 def _sheet_rows(
-    plans: PublishedPlans, entries: published_errors.Errors, parameters: Sequence[fitter.Parameter],
-    solution: fitter.Solution, published: Published, date: str,
-) -> list[fitter.FittedConstant]:  # fmt: skip
+    plans: PublishedPlans,
+    entries: published_errors.Errors,
+    parameters: Sequence[fitter.Parameter],
+    solution: fitter.Solution,
+    published: Published,
+    date: str,
+) -> list[fitter.FittedConstant]:
     """Parameters as rows of the calibration sheet, with the published rows that they were fitted on."""
     users = published_errors.users_of(plans, entries, parameters)
     results = []
@@ -418,11 +430,15 @@ def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[f
     return fitter.pooled_parameters(
         [
             fitter.Parameter(
-                family=text["family"][row], constant=text["constant"][row], generation=text["generation"][row],
-                precision=text["precision"][row], software=text["software"][row], start=float(value[row]),
+                family=text["family"][row],
+                constant=text["constant"][row],
+                generation=text["generation"][row],
+                precision=text["precision"][row],
+                software=text["software"][row],
+                start=float(value[row]),
                 low=least_value("memory" if memory else kind, text["family"][row], text["constant"][row]),
             )
             for row in rows
         ],
         rows,
-    )  # fmt: skip
+    )

@@ -283,9 +283,13 @@ def solve(
 
 
 def most_telling(
-    parameters: Sequence[Parameter], solution: Solution, most: int, groups: Sequence[str] = (), of_group: int = 0,
+    parameters: Sequence[Parameter],
+    solution: Solution,
+    most: int,
+    groups: Sequence[str] = (),
+    of_group: int = 0,
     always: Collection[int] = (),
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Backward elimination by the Wald statistic: positions of at most ``most`` parameters, and ``of_group`` per group
     ("" is no group), that reduce the cost most. Dropped ones equal their pooling target; ``always`` lists positions
     that stay.

@@ -242,9 +242,11 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
             options = {"maxiter": 2 if turn == _TURNS else 1, "ftol": 1e-3}
             starts[name] = minimize(
                 lambda values, name=name, fixed=shared: _loss(by_name[name], _effects(fixed, values)),
-                starts[name], method="Powell", options=options,
+                starts[name],
+                method="Powell",
+                options=options,
                 bounds=(*_OWN_BOUNDS, *[_PART_BOUNDS] * (len(starts[name]) - len(_OWN_BOUNDS))),
-            ).x  # fmt: skip
+            ).x
         if turn < _TURNS:
             options = {"maxiter": 1, "ftol": 1e-3}
             shared = minimize(of_all, shared, method="Powell", bounds=_SHARED_BOUNDS, options=options).x
@@ -380,12 +382,29 @@ def _middle(sources: Sequence[Array]) -> float:
 
 def accuracy_table(result: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines of a table of accuracies."""
-    header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
-              "same model, machine, software", "with them",
-              "by pair: median error", "with them", "their ratio whole")  # fmt: skip
+    header = (
+        "quantity",
+        "own runs",
+        "sources",
+        "median error",
+        "with them",
+        "their ratio whole",
+        "in the 80 % band",
+        "same model, machine, software",
+        "with them",
+        "by pair: median error",
+        "with them",
+        "their ratio whole",
+    )
     return header, [
-        (learning.QUANTITIES[accuracy.quantity], f"{accuracy.runs}", f"{accuracy.sources}",
-         *map(percent, accuracy.medians), percent(accuracy.inside, 0), *map(percent, accuracy.alike),
-         *map(percent, accuracy.rows))
+        (
+            learning.QUANTITIES[accuracy.quantity],
+            f"{accuracy.runs}",
+            f"{accuracy.sources}",
+            *map(percent, accuracy.medians),
+            percent(accuracy.inside, 0),
+            *map(percent, accuracy.alike),
+            *map(percent, accuracy.rows),
+        )
         for accuracy in result
-    ]  # fmt: skip
+    ]

@@ -95,10 +95,17 @@ def library_tiles(date: str) -> list[FittedConstant]:
     row = FittedConstant("gemm", ANY, ANY, ANY, "", 0.0, date=date, kind="datasheet")
     row = replace(row, notes="the tiles that the library is built with; not fitted")
     return [
-        replace(row, generation=line, precision=precision, software=software, constant=name, value=float(value),
-                source=source)
+        replace(
+            row,
+            generation=line,
+            precision=precision,
+            software=software,
+            constant=name,
+            value=float(value),
+            source=source,
+        )
         for line, precision, software, name, value, source in resources.cells(_TILES)[1]
-    ]  # fmt: skip
+    ]
 
 
 class _Fit:
@@ -246,10 +253,20 @@ def best_products(rows: Iterable[kernels.Row], catalog: Catalog, known: set[str]
         highest = declared_constants()["gemm"]["compute_efficiency"].high
         value = rounded(min(float(np.median(shares)), highest))
         reached = FittedConstant(
-            "gemm", generation, dtype, ANY, "compute_efficiency", value, "ml_engineering_mamf", len(shares), math.nan,
-            date, "rows of kind gemm_max of the sheet kernels in validation.xlsx", kind="estimate",
+            "gemm",
+            generation,
+            dtype,
+            ANY,
+            "compute_efficiency",
+            value,
+            "ml_engineering_mamf",
+            len(shares),
+            math.nan,
+            date,
+            "rows of kind gemm_max of the sheet kernels in validation.xlsx",
+            kind="estimate",
             notes="best rate found over shapes, over the peak; median of the accelerators of the generation",
-        )  # fmt: skip
+        )
         words = "in the rate, which was measured under the power limit"
         results += [reached, reached.assumed(words, constant="energy_per_flop", value=0.0)]
     return results
@@ -368,12 +385,16 @@ def _line_parameters(group: _Group, calibration: Calibration) -> tuple[list[Para
         declared, pull = declared_constants()[group.family][name], float(row["pull"])
         high = float(row["high"] or declared.high)
         general = Parameter(
-            group.family, name, group.line, group.precision,
+            group.family,
+            name,
+            group.line,
+            group.precision,
             start=min(max(base[name] or 0.1 * (declared.default or declared.high), declared.low), high),
             centre=min(max(base[name], declared.low), high),
             low=_LAUNCH_SHARE * base[name] if name == "launch_time" else math.nan,
-            high=float(row["high"] or (1.0 if name in _SHARES else math.nan)), pull=pull,
-        )  # fmt: skip
+            high=float(row["high"] or (1.0 if name in _SHARES else math.nan)),
+            pull=pull,
+        )
         parent = len(results)
         results.append(replace(general, pull=_OF_LINES * pull))
         kinds = group.generations if row["level"] != "line" else []

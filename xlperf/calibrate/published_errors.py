@@ -200,15 +200,20 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     stacks = software_words(plans.plans)
     fitted = np.array([errors[key] for key in keys])
     return Errors(
-        kind=plans.published.kind, row_ids=np.array([name for name, _ in keys], dtype=object),
-        group=np.array([text["group"][at] for at in row.tolist()], dtype=object), quantity=quantity,
+        kind=plans.published.kind,
+        row_ids=np.array([name for name, _ in keys], dtype=object),
+        group=np.array([text["group"][at] for at in row.tolist()], dtype=object),
+        quantity=quantity,
         software=np.array([stacks.words[code].casefold() for code in stacks.codes[plan].tolist()], dtype=object),
         generation=generation[accelerators][plan],
         family=np.array([f"{models[at]}/{gpus[at]}" for at in plan.tolist()], dtype=object),
-        model=np.array([layer_size(shapes[row]) for row in model_rows.tolist()], dtype=object)[plan], plan=plan,
-        fitted=fitted, by_models=fitted, low=_end_of_band(results, "low", quantity, plan),
+        model=np.array([layer_size(shapes[row]) for row in model_rows.tolist()], dtype=object)[plan],
+        plan=plan,
+        fitted=fitted,
+        by_models=fitted,
+        low=_end_of_band(results, "low", quantity, plan),
         high=_end_of_band(results, "high", quantity, plan),
-    )  # fmt: skip
+    )
 
 
 def vendor_lines(errors: Errors, catalog: Catalog) -> np.ndarray:
@@ -348,9 +353,14 @@ def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[P
     used, place = np.unique(chosen_entries.plan, return_inverse=True)
     rows, row_of = np.unique(plans.index[used], return_inverse=True)
     chosen_plans = PublishedPlans(
-        plans.published.take(rows), plans.plans.take(used), row_of, np.full(len(used), -1, dtype=np.int64),
-        plans.reasons[rows], plans.notes[rows], plans.catalog,
-    )  # fmt: skip
+        plans.published.take(rows),
+        plans.plans.take(used),
+        row_of,
+        np.full(len(used), -1, dtype=np.int64),
+        plans.reasons[rows],
+        plans.notes[rows],
+        plans.catalog,
+    )
     return chosen_plans, replace(chosen_entries, plan=place)
 
 

@@ -114,13 +114,19 @@ def _readings(
         few = errors.fitted + baselines.changes(plans, predicted(plans), errors)
     unread, distance = distances(plans) if kept else (np.zeros(0), np.zeros(0))
     return Readings(
-        row_ids=errors.row_ids, quantity=errors.quantity,
+        row_ids=errors.row_ids,
+        quantity=errors.quantity,
         source=np.array([rows.text["source_id"][row_of[name]] for name in errors.row_ids.tolist()], dtype=object),
         reading=np.array([_reading(group) for _, group in firsts], dtype=object),
-        line=published_errors.vendor_lines(errors, catalog), software=errors.software,
-        first=np.array([log for log, _ in firsts], dtype=np.float64), today=errors.fitted, few=few,
-        experts=errors.experts, unread=unread[errors.plan], distance=distance[errors.plan],
-    )  # fmt: skip
+        line=published_errors.vendor_lines(errors, catalog),
+        software=errors.software,
+        first=np.array([log for log, _ in firsts], dtype=np.float64),
+        today=errors.fitted,
+        few=few,
+        experts=errors.experts,
+        unread=unread[errors.plan],
+        distance=distance[errors.plan],
+    )
 
 
 def _reading(group: str) -> str:
@@ -332,9 +338,13 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
     users, put_in, put_out = (float(row[name]) for name in ("users", "input_rate", "output_rate"))
     prompt, output = lengths(put_in, put_out, float(row["context"]))
     asked: dict[str, Any] = {
-        "model": row["model"], "accelerator": row["accelerator"], "users": users, "prompt length": float(round(prompt)),
-        "output length": float(round(output)), "speed per user": put_out / users,
-    }  # fmt: skip
+        "model": row["model"],
+        "accelerator": row["accelerator"],
+        "users": users,
+        "prompt length": float(round(prompt)),
+        "output length": float(round(output)),
+        "speed per user": put_out / users,
+    }
     texts = ("precision", "kv_precision")
     stated = {name: row[name] for name in _STATED if row[name]}
     return asked | {name.replace("_", " "): word if name in texts else float(word) for name, word in stated.items()}
@@ -365,9 +375,18 @@ def deployments(catalog: Catalog, progress: Progress | None = None, names: Seque
 def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and a row of text per deployment: published fleet, answer, band, plan."""
     header = (
-        "deployment", "model", "accelerator", "users", "token/s each", "published", "xlperf", "80 % band", "way",
-        "published way", "over published",
-    )  # fmt: skip
+        "deployment",
+        "model",
+        "accelerator",
+        "users",
+        "token/s each",
+        "published",
+        "xlperf",
+        "80 % band",
+        "way",
+        "published way",
+        "over published",
+    )
     table: list[tuple[str, ...]] = []
     for deployment in result:
         answer = deployment.answer
@@ -384,7 +403,14 @@ def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], lis
         asked = deployment.asked
         each = f"{asked['speed per user']:.1f}"
         table.append(
-            (deployment.name, str(asked["model"]), short_name(asked["accelerator"]), f"{asked['users']:,.0f}", each,
-             f"{deployment.accelerators:,.0f}", *numbers)
-        )  # fmt: skip
+            (
+                deployment.name,
+                str(asked["model"]),
+                short_name(asked["accelerator"]),
+                f"{asked['users']:,.0f}",
+                each,
+                f"{deployment.accelerators:,.0f}",
+                *numbers,
+            )
+        )
     return header, table

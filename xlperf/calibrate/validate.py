@@ -214,9 +214,11 @@ def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
 
 
 def validate(
-    sources: Sequence[str | Path] | None, catalog: Catalog, leave_out: str | None = None,
+    sources: Sequence[str | Path] | None,
+    catalog: Catalog,
+    leave_out: str | None = None,
     progress: Progress | None = None,
-) -> ValidationReport:  # fmt: skip
+) -> ValidationReport:
     """Predict published rows, or plans with measured columns, and compare them with their measurements; default: the
     shipped ``validation.xlsx``. ``leave_out`` refits the calibration without measurements and predicts only their rows;
     otherwise the tolerances of the first workbook apply, or the shipped ones.
@@ -404,9 +406,18 @@ def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:
         ratio = measured / predicted if name in LARGER and predicted > 0.0 else predicted / measured
         ends = [float(results[f"{name}_{end}"][row]) if f"{name}_low" in known else math.nan for end in ("low", "high")]
         yield Record(
-            row_id=str(plans.text("name")[row]) or plans.place(row, "name"), source_id="measured",
-            group=f"own {plans.kind}", accelerator=str(plans.text("accelerator")[row]), metric=column.header,
-            measured=measured / factor, predicted=predicted / factor, relative_error=abs(ratio - 1.0),
-            reason=str(results.text("reason")[row]), kind=plans.kind, quantity=quantities[place],
-            primary=quantities[place] not in quantities[:place], low=ends[0] / factor, high=ends[1] / factor,
-        )  # fmt: skip
+            row_id=str(plans.text("name")[row]) or plans.place(row, "name"),
+            source_id="measured",
+            group=f"own {plans.kind}",
+            accelerator=str(plans.text("accelerator")[row]),
+            metric=column.header,
+            measured=measured / factor,
+            predicted=predicted / factor,
+            relative_error=abs(ratio - 1.0),
+            reason=str(results.text("reason")[row]),
+            kind=plans.kind,
+            quantity=quantities[place],
+            primary=quantities[place] not in quantities[:place],
+            low=ends[0] / factor,
+            high=ends[1] / factor,
+        )

@@ -436,11 +436,14 @@ def _described(table: Table) -> dict[str, Any]:
     cells = table.place
     assert isinstance(cells, NamedCells) and isinstance(cells.locate, SheetCells)  # it was read from a sheet
     return {
-        "kind": table.kind, "columns": {name: values.tolist() for name, values in table.columns.items()},
-        "sheet": cells.locate.sheet, "header_row": cells.locate.header_row,
-        "rows": [cells.locate.rows[row] for row in cells.rows], "sheet_columns": list(cells.locate.columns),
+        "kind": table.kind,
+        "columns": {name: values.tolist() for name, values in table.columns.items()},
+        "sheet": cells.locate.sheet,
+        "header_row": cells.locate.header_row,
+        "rows": [cells.locate.rows[row] for row in cells.rows],
+        "sheet_columns": list(cells.locate.columns),
         "positions": dict(cells.positions),
-    }  # fmt: skip
+    }
 
 
 def _restored(book: str, known: dict[str, Any]) -> Table:

@@ -214,8 +214,10 @@ class CsvRows:
         with suppress(csv.Error):
             for row in islice(reader, _MOST_LEADING):
                 names = [split_header(cell)[0] for cell in row]
-                known = max(len({canonical(kind, name) for name in names} & schema()[kind].by_name.keys())
-                            for kind in PLAN_TABLES)  # fmt: skip
+                known = max(
+                    len({canonical(kind, name) for name in names} & schema()[kind].by_name.keys())
+                    for kind in PLAN_TABLES
+                )
                 if known > most:
                     above, most = before, known
                 before = reader.line_num
@@ -407,9 +409,11 @@ class _Blocks:
         reading = arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
         parsing = arrow_csv.ParseOptions(delimiter=self.separator, quote_char=False, ignore_empty_lines=False)
         converting = arrow_csv.ConvertOptions(
-            check_utf8=False, column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
-            include_columns=[names[position] for position in sorted(self._positions)], null_values=[],
-        )  # fmt: skip
+            check_utf8=False,
+            column_types=dict.fromkeys(names, pa.dictionary(pa.int32(), pa.string())),
+            include_columns=[names[position] for position in sorted(self._positions)],
+            null_values=[],
+        )
         try:
             result = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
         except pa.ArrowInvalid:

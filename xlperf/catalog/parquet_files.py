@@ -145,9 +145,14 @@ def _unreadable(pa: Any, kind: Any) -> str:
     if pa.types.is_nested(kind):
         return f"holds {'tables' if pa.types.is_struct(kind) else 'maps' if pa.types.is_map(kind) else 'lists'}"
     readable = (
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        or pa.types.is_boolean(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind) or _is_text(pa, kind)
-    )  # fmt: skip
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_temporal(kind)
+        or pa.types.is_null(kind)
+        or _is_text(pa, kind)
+    )
     return "" if readable else f"holds values of the type {kind}"
 
 

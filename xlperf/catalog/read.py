@@ -109,9 +109,15 @@ def _matches(kind: str, row: dict[int, object], first: int) -> bool:
 
 
 def _block(
-    book: Workbook, sheet: str, cells: Cells, header_row: int, numbers: list[int], span: range,
-    beyond: int | None = None, table: ListObject | None = None,
-) -> Block:  # fmt: skip
+    book: Workbook,
+    sheet: str,
+    cells: Cells,
+    header_row: int,
+    numbers: list[int],
+    span: range,
+    beyond: int | None = None,
+    table: ListObject | None = None,
+) -> Block:
     """Rows below a header, in the filled columns of a span; memory grows with the filled cells."""
     if len(numbers) > MOST_ROWS:
         problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"

@@ -62,12 +62,17 @@ def questions() -> dict[str, Question]:
         chart, _, chart_words = row["chart"].partition(" = ")
         tables = [part.split(" = ") for part in row["tables: name = words"].split("; ") if part]
         known[row["form"]] = Question(
-            row["form"], row["sheet"], row["question"],
+            row["form"],
+            row["sheet"],
+            row["question"],
             tuple(tuple(names.split("|")) for names in row["sliders"].split()),
-            dict(tables), tuple(chart.split()), chart_words, row["marked"],
+            dict(tables),
+            tuple(chart.split()),
+            chart_words,
+            row["marked"],
             tuple(row["reads"].split()),
             int(row["rows"] or 11),
-        )  # fmt: skip
+        )
     return known
 
 

@@ -195,10 +195,12 @@ class Table:
         index = np.arange(len(self))[rows]
         chosen = rows if isinstance(rows, slice) else index
         return Table(
-            self.kind, {name: taken(values, chosen) for name, values in self.columns.items()},
-            partial(place_of_row, self.place, index), {name: values[index] for name, values in self.auto.items()},
+            self.kind,
+            {name: taken(values, chosen) for name, values in self.columns.items()},
+            partial(place_of_row, self.place, index),
+            {name: values[index] for name, values in self.auto.items()},
             {name: values[index] for name, values in self.own.items()},
-        )  # fmt: skip
+        )
 
 
 def stacked(tables: Sequence[Table]) -> Table:

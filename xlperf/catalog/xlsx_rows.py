@@ -202,8 +202,11 @@ def _calculated_anew(book: str) -> str:
         return book.replace(match[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)
     return re.sub(
         r"</(\w+:)?(definedNames|sheets)>(?!.*</(?:\w+:)?definedNames>)",
-        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>', book, count=1, flags=re.DOTALL,
-    )  # fmt: skip
+        lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>',
+        book,
+        count=1,
+        flags=re.DOTALL,
+    )
 
 
 def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mapping[str, str]) -> None:

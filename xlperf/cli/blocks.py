@@ -80,9 +80,13 @@ class _Evaluation(NamedTuple):
 
 
 def write_evaluated(
-    plans: str, output: str, catalog: Catalog, bounds: Bounds, processes: int | None = None,
+    plans: str,
+    output: str,
+    catalog: Catalog,
+    bounds: Bounds,
+    processes: int | None = None,
     scheduler: str | None = None,
-) -> tuple[Legal, str]:  # fmt: skip
+) -> tuple[Legal, str]:
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
     Returns how many plans are legal, and their kind; raises InputError with every fault of the file.
     """

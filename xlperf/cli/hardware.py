@@ -77,9 +77,8 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
 
 @command()
 def optimise(
-    plans: str, chosen: Chosen, objective: str | None, seed: int, generations: int, output: str | None,
-    catalog: Sheets,
-) -> None:  # fmt: skip
+    plans: str, chosen: Chosen, objective: str | None, seed: int, generations: int, output: str | None, catalog: Sheets
+) -> None:
     """Find the shares of a device that make time, cost or energy of a plan smallest."""
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
 
@@ -192,9 +191,17 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 
 @command()
 def cost(
-    designs: str, output: str | None, case: str, placed: bool, tornado: str | None, sheet: str | None,
-    owner: str | None, bridge: bool, bounds: Bounds, catalog: Sheets,
-) -> None:  # fmt: skip
+    designs: str,
+    output: str | None,
+    case: str,
+    placed: bool,
+    tornado: str | None,
+    sheet: str | None,
+    owner: str | None,
+    bridge: bool,
+    bounds: Bounds,
+    catalog: Sheets,
+) -> None:
     """Cost of chiplet designs, or of servers per accelerator-hour."""
     from xlperf.catalog.read import read_designs
     from xlperf.engine.devices import evaluate_designs

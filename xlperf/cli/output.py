@@ -316,9 +316,14 @@ def json_key(header: str) -> str:
 
 
 def deliver(
-    output: str | None, sheet: str, whole: list[Part], noun: str, shown: list[Part] | None = None,
-    number: int | None = None, front: Front = NOTHING_SAID,
-) -> None:  # fmt: skip
+    output: str | None,
+    sheet: str,
+    whole: list[Part],
+    noun: str,
+    shown: list[Part] | None = None,
+    number: int | None = None,
+    front: Front = NOTHING_SAID,
+) -> None:
     """Write a table and report the number of rows; without an output print the part for a terminal."""
     if output is None:
         say(*text_table(whole if shown is None else shown))
@@ -332,9 +337,12 @@ def deliver(
 
 
 def write_tables_page(
-    output: str, tables: list[tuple[str, list[Part]]], lines: Sequence[str], title: str = "",
+    output: str,
+    tables: list[tuple[str, list[Part]]],
+    lines: Sequence[str],
+    title: str = "",
     charts: Sequence[str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write tables as a page to send, below a title, else the command that asked, and some sentences."""
     from xlperf.page.answer import write_tables
 

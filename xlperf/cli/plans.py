@@ -49,9 +49,8 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 
 @command()
 def report(
-    workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds,
-    catalog: Sheets,
-) -> None:  # fmt: skip
+    workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds, catalog: Sheets
+) -> None:
     """Compute the plans of a workbook and write the report workbook."""
     import datetime
 
@@ -111,8 +110,10 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
         outcome = chosen.analyse(inputs)
         if not is_page(output):
             write_study_report(output, chosen, inputs, outcome, date=datetime.date.today())
-    found = [f"{one.tag}: {one.words}".removeprefix(f"{one.tag}: " * one.words.startswith(one.tag))
-             for one in outcome.findings]  # fmt: skip
+    found = [
+        f"{one.tag}: {one.words}".removeprefix(f"{one.tag}: " * one.words.startswith(one.tag))
+        for one in outcome.findings
+    ]
     lines = [*found, f"What to do: {chosen.advised(outcome.facts)}"]
     if is_page(output):
         from xlperf.page.studies import study_charts
@@ -178,8 +179,9 @@ def _seen(plans: Table, results: Table) -> list[Part]:
     wanted = (*SHOWN[plans.kind], "fits", "trust")
     shown = [part for part in parts(results) if part[0].name in wanted]
     time = results.number(SHOWN[plans.kind][1])
-    reason = [(column, np.where(time == time, "", values)) for column, values in parts(results)
-              if column.name == "reason"]  # fmt: skip
+    reason = [
+        (column, np.where(time == time, "", values)) for column, values in parts(results) if column.name == "reason"
+    ]
     return [*inputs, *shown, *reason]
 
 
@@ -215,8 +217,10 @@ def _limits(operators: Table) -> list[str]:
     for number in np.unique(whole):
         rows = np.flatnonzero(whole == number)
         named = [phases[row] if phases[row] == "waiting" else bounds[row] for row in rows]
-        shares = {name: float(sum(share[row] for row, own in zip(rows, named, strict=True) if own == name))
-                  for name in dict.fromkeys(named)}  # fmt: skip
+        shares = {
+            name: float(sum(share[row] for row, own in zip(rows, named, strict=True) if own == name))
+            for name in dict.fromkeys(named)
+        }
         largest = sorted(shares, key=lambda one: -shares[one])
         words = [f"{one or 'not timed'} {100.0 * shares[one]:.0f} %" for one in largest]
         name = next((_WHOLE[phase] for phase in phases[rows] if phase in _WHOLE), "step")
@@ -226,9 +230,15 @@ def _limits(operators: Table) -> list[str]:
 
 @command()
 def frontier(
-    plans: str, vary: tuple[str, ...], points: int, every: bool, sheet: str | None, output: str | None, bounds: Bounds,
+    plans: str,
+    vary: tuple[str, ...],
+    points: int,
+    every: bool,
+    sheet: str | None,
+    output: str | None,
+    bounds: Bounds,
     catalog: Sheets,
-) -> None:  # fmt: skip
+) -> None:
     """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans
     from xlperf.explore.asked import varied

@@ -40,14 +40,26 @@ Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 @command()
 def validate(
-    files: tuple[str, ...], output: str | None, leave_out: str | None, cross_validate: bool, kernels: bool,
-    own_runs: bool, choice: bool, pairs: bool, readme: str | None, catalog: str | None,
-) -> int:  # fmt: skip
+    files: tuple[str, ...],
+    output: str | None,
+    leave_out: str | None,
+    cross_validate: bool,
+    kernels: bool,
+    own_runs: bool,
+    choice: bool,
+    pairs: bool,
+    readme: str | None,
+    catalog: str | None,
+) -> int:
     """Compare predictions with published measurements."""
     only = {
-        "--cross-validate": cross_validate, "--kernels": kernels, "--own": own_runs, "--choice": choice,
-        "--pairs": pairs, "--readme": readme is not None,
-    }  # fmt: skip
+        "--cross-validate": cross_validate,
+        "--kernels": kernels,
+        "--own": own_runs,
+        "--choice": choice,
+        "--pairs": pairs,
+        "--readme": readme is not None,
+    }
     named = [name for name, chosen in only.items() if chosen]
     if len(named) > 1 or (named and leave_out is not None):
         raise click.UsageError(f"{named[0]} goes with no other option but --catalog, and files where it takes them")
@@ -97,9 +109,14 @@ def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None
 
 @command()
 def calibrate(
-    fit: bool, own_runs: bool, measurements: str | None, mine: tuple[str, ...],
-    date: datetime.datetime | None, output: str | None, catalog: str | None,
-) -> None:  # fmt: skip
+    fit: bool,
+    own_runs: bool,
+    measurements: str | None,
+    mine: tuple[str, ...],
+    date: datetime.datetime | None,
+    output: str | None,
+    catalog: str | None,
+) -> None:
     """Show the calibration, or fit it to measured kernels and published runs."""
     if not fit and (measurements or date or own_runs):
         raise click.UsageError("--measurements, --date and --own-runs need --fit")
@@ -260,8 +277,11 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
         else:
             chosen = choices(alternatives_of(published, catalog, done))
             title, name, lines, table = (
-                "Choice among measured alternatives", "choice", choice_lines(chosen), choice_table(chosen)
-            )  # fmt: skip
+                "Choice among measured alternatives",
+                "choice",
+                choice_lines(chosen),
+                choice_table(chosen),
+            )
     if output is not None:
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\n").writerows([harmless(word) for word in line] for line in lines)

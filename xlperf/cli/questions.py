@@ -135,8 +135,11 @@ def _shown(answer: Answered) -> list[str]:
 
     titles = {"worth": "What the next unit is worth"} if answer.kind == "chip" else questions()[answer.kind].tables
     ways = _ways(answer.nested["ways"]) if answer.kind == "serve" else []
-    tables = [(titles[name], table) for name, table in nested_parts(answer).items()
-              if name in titles and table and name != "ways" and len(answer.nested[name])]  # fmt: skip
+    tables = [
+        (titles[name], table)
+        for name, table in nested_parts(answer).items()
+        if name in titles and table and name != "ways" and len(answer.nested[name])
+    ]
     blocks = [list(answer.missed), ways, *([f"{title}:", *text_table(table)] for title, table in tables)]
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
@@ -148,18 +151,33 @@ def _ways(ways: Table) -> list[str]:
     if not len(ways):
         return []
     lines = [("way", "engine", "pools", "copy", "users", "number", "80 %", "$/M", "trust")]
-    numbers = ("copy_size", "prefill_accelerators", "users", "accelerators", "accelerators_low", "accelerators_high",
-               "fleet_cost_per_million_output_tokens")  # fmt: skip
+    numbers = (
+        "copy_size",
+        "prefill_accelerators",
+        "users",
+        "accelerators",
+        "accelerators_low",
+        "accelerators_high",
+        "fleet_cost_per_million_output_tokens",
+    )
     costs = MILLION * ways.number(numbers[-1])
     decimals = max(len(rounded(cost).partition(".")[2]) for cost in costs)
     for row in range(len(ways)):
         size, prefill, users, count, low, high = (float(ways.number(name)[row]) for name in numbers[:-1])
         pools = prefill == prefill
-        lines.append((
-            f"{row + 1}", software_title(str(ways["software"][row])), "two" if pools else "one",
-            f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{users:,.0f}", f"{count:,.0f}",
-            f"{low:,.0f} to {high:,.0f}", f"{costs[row]:,.{decimals}f}", str(ways["trust"][row]),
-        ))  # fmt: skip
+        lines.append(
+            (
+                f"{row + 1}",
+                software_title(str(ways["software"][row])),
+                "two" if pools else "one",
+                f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}",
+                f"{users:,.0f}",
+                f"{count:,.0f}",
+                f"{low:,.0f} to {high:,.0f}",
+                f"{costs[row]:,.{decimals}f}",
+                str(ways["trust"][row]),
+            )
+        )
     columns = dict(zip(lines[0], zip(*lines, strict=True), strict=True))
     # Ways that fill a power limit or a copy serve unlike numbers of users; "200 + 128" says that pools are two.
     del columns["users" if len(set(columns["users"][1:])) == 1 else "pools"]

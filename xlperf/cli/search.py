@@ -55,10 +55,21 @@ def _doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: in
 
 @command(doubts=packed("doubts", "doubts", _doubts))
 def search(
-    plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
-    mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int, chosen: Chosen,
-    bounds: Bounds, catalog: Sheets,
-) -> None:  # fmt: skip
+    plans: str,
+    output: str | None,
+    objectives: tuple[str, ...],
+    limits: tuple[str, ...],
+    vary: tuple[str, ...],
+    mapping: bool,
+    top: int,
+    every: bool,
+    probability: float,
+    doubts: Doubts,
+    processes: int,
+    chosen: Chosen,
+    bounds: Bounds,
+    catalog: Sheets,
+) -> None:
     """Find the best of all plans that cells with auto stand for."""
     from xlperf.explore.asked import Choice, found_plans, wanted_plans
     from xlperf.explore.vary import vary_line
@@ -86,10 +97,20 @@ def search(
 
 @command()
 def solve(
-    plans: str, vary: tuple[str, ...], targets: tuple[str, ...], mapping: bool, largest: bool, autos: tuple[str, ...],
-    objective: str, probability: float, processes: int, chosen: Chosen, output: str | None, bounds: Bounds,
+    plans: str,
+    vary: tuple[str, ...],
+    targets: tuple[str, ...],
+    mapping: bool,
+    largest: bool,
+    autos: tuple[str, ...],
+    objective: str,
+    probability: float,
+    processes: int,
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
     catalog: Sheets,
-) -> None:  # fmt: skip
+) -> None:
     """Find the fewest accelerators, or the least of a number, that reach a target."""
     from xlperf.explore.asked import solve_goal, solved_plans
     from xlperf.explore.vary import vary_line
@@ -111,10 +132,21 @@ def solve(
 
 @command()
 def sweep(
-    plans: str, vary: tuple[str, ...], samples: int | None, sampling: str, seed: int, wanted: tuple[str, ...],
-    objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
-    output: str | None, bounds: Bounds, catalog: Sheets,
-) -> None:  # fmt: skip
+    plans: str,
+    vary: tuple[str, ...],
+    samples: int | None,
+    sampling: str,
+    seed: int,
+    wanted: tuple[str, ...],
+    objective: str | None,
+    limits: tuple[str, ...],
+    top: int | None,
+    machines: Machines,
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: Sheets,
+) -> None:
     """Compute plans over a grid of values of their columns and of the catalog's."""
     from xlperf.explore.asked import asked_sweep
     from xlperf.explore.space import MOST_PLANS
@@ -154,9 +186,20 @@ def sweep(
 
 @command()
 def uncertainty(
-    plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
-    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: Sheets,
-) -> None:  # fmt: skip
+    plans: str,
+    result: str,
+    vary: tuple[str, ...],
+    band: bool,
+    ranges: bool,
+    draws: int,
+    seed: int,
+    limits: tuple[str, ...],
+    sobol: int,
+    processes: int,
+    chosen: Chosen,
+    output: str | None,
+    catalog: Sheets,
+) -> None:
     """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.asked import asked_uncertainty
     from xlperf.explore.vary import vary_line
@@ -165,9 +208,19 @@ def uncertainty(
     lines = [vary_line(text) for text in vary]
     known = catalog_for(catalog, plans, [table])
     study = asked_uncertainty(
-        table, known, lambda given: without_auto(given, known, {}), result, lines, limits,
-        band=band, ranges=ranges, draws=draws, seed=seed, sobol=sobol, processes=processes,
-    )  # fmt: skip
+        table,
+        known,
+        lambda given: without_auto(given, known, {}),
+        result,
+        lines,
+        limits,
+        band=band,
+        ranges=ranges,
+        draws=draws,
+        seed=seed,
+        sobol=sobol,
+        processes=processes,
+    )
     summary, effects = map(parts, study)
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -181,9 +234,17 @@ def uncertainty(
 
 @command()
 def worth(
-    plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
-    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: Sheets,
-) -> None:  # fmt: skip
+    plans: str,
+    vary: tuple[str, ...],
+    limits: tuple[str, ...],
+    mapping: bool,
+    against: tuple[str, ...],
+    processes: int,
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: Sheets,
+) -> None:
     """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
     from xlperf.explore.asked import asked_worth
     from xlperf.explore.vary import vary_line
@@ -201,10 +262,23 @@ def worth(
 
 @command()
 def diagnose(
-    plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
-    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
-    every: bool, given: tuple[str, ...], chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
-) -> None:  # fmt: skip
+    plans: str,
+    measured: tuple[str, ...],
+    logs: tuple[str, ...],
+    logs_before: tuple[str, ...],
+    profile: str | None,
+    profile_before: str | None,
+    profile_steps: int | None,
+    before: tuple[str, ...],
+    top: int,
+    mine: str | None,
+    every: bool,
+    given: tuple[str, ...],
+    chosen: Chosen,
+    output: str | None,
+    bounds: Bounds,
+    catalog: str | None,
+) -> None:
     """Rank what would explain that a run is slower or faster than its plan."""
     from xlperf.explore.remedy import Evidence, asked_diagnosis
     from xlperf.interop.launch_files import is_launch_file, is_log
@@ -218,9 +292,7 @@ def diagnose(
     plan = without_auto(plan, known, bounds)
     runs = Evidence(measured, logs, profile), Evidence(before, logs_before, profile_before)
     with progress(0, "variants of the plan") as done:
-        found = asked_diagnosis(
-            plan, known, *runs, profile_steps, top, every, done, lambda line: say(line, err=True)
-        )  # fmt: skip
+        found = asked_diagnosis(plan, known, *runs, profile_steps, top, every, done, lambda line: say(line, err=True))
     diagnosis, cure = found.diagnosis, found.cure
     say(*found.notes, err=True)
     silent = output is not None and (output == STANDARD or is_workbook(output) or is_json(output))

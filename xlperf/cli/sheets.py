@@ -104,9 +104,16 @@ def _quoted(name: str) -> str:
 
 @command()
 def install(
-    host: str, folder: str | None, output: str | None, checked: bool, updated: bool, python: str | None,
-    wheel: str | None, url: str | None, pyodide: str | None,
-) -> int:  # fmt: skip
+    host: str,
+    folder: str | None,
+    output: str | None,
+    checked: bool,
+    updated: bool,
+    python: str | None,
+    wheel: str | None,
+    url: str | None,
+    pyodide: str | None,
+) -> int:
     """Add the XLPERF_ functions to a spreadsheet program."""
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at

@@ -105,13 +105,22 @@ def _layouts(catalog: Catalog) -> _Layouts:
     tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
     links = tiers["link_bandwidth"] / (tapered * tiers["accelerators_per_adapter"])
     layouts = _Layouts(
-        lengths, num_rings, num_links, listed, num_axes, rearranged, cube, on_axes, dragonfly, problems,
+        lengths,
+        num_rings,
+        num_links,
+        listed,
+        num_axes,
+        rearranged,
+        cube,
+        on_axes,
+        dragonfly,
+        problems,
         columns=np.array([links if name == "link_bandwidth" else tiers[name] for name in _COLUMNS]),
         reach=tiers["size"].max(axis=-1, initial=0.0),
         plain=np.asarray((tiers["topology"] <= FAT_TREE).all(axis=-1)),
         wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
         names=np.array(catalog.networks, dtype=object),
-    )  # fmt: skip
+    )
     _cached_layouts[catalog] = layouts
     return layouts
 
@@ -328,8 +337,16 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
 def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
     """Columns of :data:`DEVICE_COLUMNS` by name."""
     units = accelerators.number("num_multiprocessors")
-    as_stated = ("memory_bandwidth", "memory_capacity", "thermal_design_power", "l2_capacity",
-                 "shared_memory_capacity", "static_power", "idle_power", "exponential_rate")  # fmt: skip
+    as_stated = (
+        "memory_bandwidth",
+        "memory_capacity",
+        "thermal_design_power",
+        "l2_capacity",
+        "shared_memory_capacity",
+        "static_power",
+        "idle_power",
+        "exponential_rate",
+    )
     return {
         **{name: accelerators.number(name) for name in as_stated},
         **{name: accelerators.filled(name) for name in HOST_COLUMNS},

@@ -237,8 +237,12 @@ def _accelerators(catalog: Catalog) -> Accelerators:
     drawn[own] = (results["thermal_design_power"] * devices.filled("server_power_ratio"))[at]
     failed = np.isnan(results["thermal_design_power"])
     words = np.array(
-        [f'device {name}: {reason}' if bad else "" for name, reason, bad in
-         zip(devices["device"], results["reason"], failed, strict=True)], dtype=object)  # fmt: skip
+        [
+            f"device {name}: {reason}" if bad else ""
+            for name, reason, bad in zip(devices["device"], results["reason"], failed, strict=True)
+        ],
+        dtype=object,
+    )
     reasons[own] = words[at]
     return Accelerators(Table("accelerators", columns, table.place), capex, price, drawn, reasons, True)
 

@@ -364,9 +364,14 @@ def _brief(values: Array) -> Array:
 
 
 def _step_notes(
-    plans: Table, served: Served, catalog: Catalog, named: Named, code: int,
-    results: Mapping[str, Array], open_rows: np.ndarray,
-) -> list[Remark]:  # fmt: skip
+    plans: Table,
+    served: Served,
+    catalog: Catalog,
+    named: Named,
+    code: int,
+    results: Mapping[str, Array],
+    open_rows: np.ndarray,
+) -> list[Remark]:
     """Decode step before the last release of an engine whose measured speed differs much; without expert pools.
 
     Plans of one static batch have none: they are about kernels, and a second evaluation would double their time.

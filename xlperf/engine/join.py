@@ -171,8 +171,11 @@ class Joined:
 _NAMES = [field.name for field in fields(Model)]
 _FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
 _OPTIONAL_NAMES = ("moe_latent_size", "uneven", "local_heads", "per_layer_size", "latent_gate")
-_OPTIONAL = [index for index, name in enumerate(_NAMES[_FIRST_OPTIONAL:], _FIRST_OPTIONAL)
-             if name in _OPTIONAL_NAMES or name.endswith("_layers")]  # fmt: skip
+_OPTIONAL = [
+    index
+    for index, name in enumerate(_NAMES[_FIRST_OPTIONAL:], _FIRST_OPTIONAL)
+    if name in _OPTIONAL_NAMES or name.endswith("_layers")
+]
 _ABSENT = {name: getattr(Model(), name) for name in _NAMES[_FIRST_OPTIONAL:]}
 # Values of the optional fields of hybrid and sparse models elsewhere; equations never change them
 

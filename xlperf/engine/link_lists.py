@@ -128,8 +128,16 @@ def listed_network(operations: Table, operation: str, network: Network) -> Netwo
     """Networks of operations; a list of links replaces the tiers of its row. InputError for a wrong list."""
     texts, beside, faults = operations.text("links").tolist(), operations.text("beside").tolist(), []
     columns = {field.name: getattr(network, field.name).copy() for field in fields(Network)}
-    plain = {"topology": SWITCH, "in_network_reduction": 0.0, "listed": np.nan, "num_rings": 0.0,
-             "first_length": 1.0, "second_length": 1.0, "third_length": 1.0, "num_links": 1.0}  # fmt: skip
+    plain = {
+        "topology": SWITCH,
+        "in_network_reduction": 0.0,
+        "listed": np.nan,
+        "num_rings": 0.0,
+        "first_length": 1.0,
+        "second_length": 1.0,
+        "third_length": 1.0,
+        "num_links": 1.0,
+    }
     group, stride = operations.number("group"), operations.filled("stride")
     for row, text in enumerate(texts):
         if not text:

@@ -68,8 +68,18 @@ def _layer_kinds(models: Table) -> LayerKinds:
     """Kinds of the layers of models, one entry per row of the sheet."""
     attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
     window, layers, number = models.number("sliding_window"), models.number("num_layers"), len(models)
-    zero = ("local", "chunked", "linear", "bare", "selected", "compressed", "parallel", "linear_kind", "state_space",
-            "uneven")  # fmt: skip
+    zero = (
+        "local",
+        "chunked",
+        "linear",
+        "bare",
+        "selected",
+        "compressed",
+        "parallel",
+        "linear_kind",
+        "state_space",
+        "uneven",
+    )
     kinds = LayerKinds(
         **{name: np.zeros(number) for name in zero},
         window=np.full(number, np.inf),

@@ -200,16 +200,31 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
         kernels = {**serving.kernels, **{family: constants for family, (constants, _) in more.items()}}
         far = dict(setting.extrapolated) | {family: rows for family, (_, rows) in more.items()}
         return _Stack(
-            place, kernels, (wide, wide), sizes.attention_size[:, None], sizes.kv_size[:, None],
-            VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.remarks, far,
-        )  # fmt: skip
+            place,
+            kernels,
+            (wide, wide),
+            sizes.attention_size[:, None],
+            sizes.kv_size[:, None],
+            VECTOR_FLOP / wide,
+            np.ones_like(wide),
+            serving,
+            setting.remarks,
+            far,
+        )
     own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]
     return _Stack(
-        _Place(own.device, own.network), own.constants, (narrow, wide), wide, wide,
-        np.zeros_like(wide), own.constants["training_software"]["kernel_slowdown"], None, joined.rules,
+        _Place(own.device, own.network),
+        own.constants,
+        (narrow, wide),
+        wide,
+        wide,
+        np.zeros_like(wide),
+        own.constants["training_software"]["kernel_slowdown"],
+        None,
+        joined.rules,
         dict(extrapolated),
-    )  # fmt: skip
+    )
 
 
 class _Work(NamedTuple):

@@ -307,8 +307,12 @@ def _encoder_rows(deployment: Deployment, work: ServingWork) -> list[Row]:
     """A row for each kind of work of the vision encoder in a prefill whose prompts have images."""
     batching, rows = batching_of(deployment.plan), []
     prompts = float(batching.own_prompts[0] / batching.passes[0])
-    kinds = (("products", "gemm", "compute"), ("attention", "attention", "compute"),
-             ("other kernels", "vector", "memory"), ("all-reduces", "all_reduce", "network"))  # fmt: skip
+    kinds = (
+        ("products", "gemm", "compute"),
+        ("attention", "attention", "compute"),
+        ("other kernels", "vector", "memory"),
+        ("all-reduces", "all_reduce", "network"),
+    )
     for part, (words, family, bound) in zip(ENCODE_PARTS, kinds, strict=False):
         time = prompts * float(deployment.software[part][0, 0]) if part in deployment.software else 0.0
         if time > 0.0:

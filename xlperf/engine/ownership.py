@@ -290,10 +290,12 @@ def cost_bridge(
         states = [_states(plans, catalog, owned, place) for place in (0, 1)]
         rate, count = results["tokens_per_second"], plans.number("num_accelerators")
         energies, costs = (
-            [per_token(pool_mean(first[kind], second[kind], owned.prefill_share), count, rate)
-             for first, second in zip(*states, strict=True)]
+            [
+                per_token(pool_mean(first[kind], second[kind], owned.prefill_share), count, rate)
+                for first, second in zip(*states, strict=True)
+            ]
             for kind, per_token in ((1, energy_per_token), (0, cost_per_token))
-        )  # fmt: skip
+        )
     networked = owned.pools[0].network + owned.pools[1].network > 0.0
     return _lines(plans, results, np.array(costs), np.array(energies), networked)
 

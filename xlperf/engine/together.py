@@ -33,7 +33,7 @@ class _Wish(NamedTuple):
 
 def in_block(
     kind: Hashable, plans: Table, work: Callable[[Table], Done], of_rows: Callable[[Done, slice], Done]
-) -> Done:  # fmt: skip
+) -> Done:
     """Result of some work on plans, in one block with the plans of searches that wait for the same work.
 
     ``of_rows`` takes the result of some rows out of the result of the block.

@@ -303,9 +303,13 @@ def _bands(
 
 
 def _evaluate(
-    plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: frozenset[str] | None,
+    plans: Table,
+    catalog: Catalog,
+    named: Named,
+    architecture: Architecture,
+    groups: frozenset[str] | None,
     reasons: bool,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     needed = frozenset(_GROUPS.values()) if groups is None else groups
     only_memory = needed == {"memory"}
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture, only_memory)

@@ -160,9 +160,14 @@ class _Judge:
 
 
 def optimal_allocation(
-    plan: Table, catalog: Catalog, objective: str, seed: int = 1, population: int = POPULATION,
-    generations: int = GENERATIONS, progress: Progress | None = None,
-) -> Allocation:  # fmt: skip
+    plan: Table,
+    catalog: Catalog,
+    objective: str,
+    seed: int = 1,
+    population: int = POPULATION,
+    generations: int = GENERATIONS,
+    progress: Progress | None = None,
+) -> Allocation:
     """Minimise an objective of :data:`OBJECTIVES` over the area and shoreline shares of a plan's device by differential
     evolution; the result is never worse than the given shares.
 
@@ -202,10 +207,19 @@ def optimal_allocation(
             progress(1)
 
     optimum = differential_evolution(
-        cost, judge.bounds(), x0=judge.start(), popsize=max(1, population // len(judge.bounds())),
-        maxiter=generations, tol=1e-4, rng=seed, polish=False, init="sobol", updating="deferred", vectorized=True,
+        cost,
+        judge.bounds(),
+        x0=judge.start(),
+        popsize=max(1, population // len(judge.bounds())),
+        maxiter=generations,
+        tol=1e-4,
+        rng=seed,
+        polish=False,
+        init="sobol",
+        updating="deferred",
+        vectorized=True,
         callback=done,
-    )  # fmt: skip
+    )
     best = judge.devices(np.asarray(optimum.x)[:, None])
     values = judge.values(best)[0]
     if values.min() >= start:
@@ -217,9 +231,14 @@ def optimal_allocation(
     final = catalog.with_tables([laid_over(named, catalog.tables["devices"])])
     shown = judge.grid.take([chosen])
     return Allocation(
-        device=named, derived=evaluate_devices(named, final), plan=shown, outcome=evaluate(shown, final),
-        value=float(values[chosen]), start=start if np.isfinite(start) else float("nan"), num_evaluations=judge.count,
-    )  # fmt: skip
+        device=named,
+        derived=evaluate_devices(named, final),
+        plan=shown,
+        outcome=evaluate(shown, final),
+        value=float(values[chosen]),
+        start=start if np.isfinite(start) else float("nan"),
+        num_evaluations=judge.count,
+    )
 
 
 TOLERANCE = 0.20  # relative difference between derived and stated numbers up to which budgets agree [-]
@@ -248,10 +267,16 @@ def reverse_check(devices: Table, catalog: Catalog) -> Table:
             if not np.isnan(stated[name][row]):
                 shown = column("devices_results", name)
                 derived, given = (values[name][row] / unit_of(shown).factor for values in (results, stated))
-                lines.append({
-                    "device": str(compared["device"][row]), "accelerator": str(compared["compared_with"][row]),
-                    "quantity": shown.header, "derived": derived, "stated": given, "difference": derived / given - 1.0,
-                })  # fmt: skip
+                lines.append(
+                    {
+                        "device": str(compared["device"][row]),
+                        "accelerator": str(compared["compared_with"][row]),
+                        "quantity": shown.header,
+                        "derived": derived,
+                        "stated": given,
+                        "difference": derived / given - 1.0,
+                    }
+                )
     return Table.of_lines("device_comparison", lines)
 
 

@@ -81,9 +81,16 @@ class AskedSweep(NamedTuple):
 
 
 def asked_sweep(
-    table: Table, catalog: Catalog, vary: Lines, drawn: Sampling | None, wanted: Sequence[str], objective: str | None,
-    limits: Sequence[str], top: int | None, bounds: Bounds,
-) -> AskedSweep:  # fmt: skip
+    table: Table,
+    catalog: Catalog,
+    vary: Lines,
+    drawn: Sampling | None,
+    wanted: Sequence[str],
+    objective: str | None,
+    limits: Sequence[str],
+    top: int | None,
+    bounds: Bounds,
+) -> AskedSweep:
     """Read a sweep."""
     asked = read_variation(table.kind, vary, "--vary")
     table = with_auto(table, asked.auto, "--vary")
@@ -113,9 +120,19 @@ def _named_results(kind: str, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def asked_uncertainty(
-    table: Table, catalog: Catalog, resolved: Callable[[Table], Table], result: str, vary: Lines, limits: Sequence[str],
-    band: bool, ranges: bool, draws: int, seed: int, sobol: int, processes: int,
-) -> tuple[Table, Table]:  # fmt: skip
+    table: Table,
+    catalog: Catalog,
+    resolved: Callable[[Table], Table],
+    result: str,
+    vary: Lines,
+    limits: Sequence[str],
+    band: bool,
+    ranges: bool,
+    draws: int,
+    seed: int,
+    sobol: int,
+    processes: int,
+) -> tuple[Table, Table]:
     """How sure a result of plans is, and the effect of each uncertain input."""
     asked = read_variation(table.kind, vary, "--vary")
     if asked.auto:
@@ -136,9 +153,16 @@ def asked_uncertainty(
 
 
 def asked_worth(
-    table: Table, catalog: Catalog, vary: Lines, limits: Sequence[str], mapping: bool, against: Sequence[str],
-    processes: int, bounds: Bounds, done: Progress,
-) -> Table:  # fmt: skip
+    table: Table,
+    catalog: Catalog,
+    vary: Lines,
+    limits: Sequence[str],
+    mapping: bool,
+    against: Sequence[str],
+    processes: int,
+    bounds: Bounds,
+    done: Progress,
+) -> Table:
     """Worth of changes of each plan, or at which cost of an hour other accelerators are as cheap."""
     if against and vary:
         raise OptionError("give --vary or --against, not both")
@@ -397,9 +421,14 @@ class Goal(NamedTuple):
 
 
 def solve_goal(
-    table: Table, vary: Lines, targets: Sequence[str], autos: Sequence[str], mapping: bool, largest: bool,
+    table: Table,
+    vary: Lines,
+    targets: Sequence[str],
+    autos: Sequence[str],
+    mapping: bool,
+    largest: bool,
     probability: float,
-) -> Goal:  # fmt: skip
+) -> Goal:
     """Read the value to solve for and its targets."""
     if len(vary) > 1:
         raise OptionError("--target takes one --vary; give columns to choose with it as --with-auto")
@@ -473,9 +502,9 @@ def _summary(answer: Solution, goal: Goal) -> str:
     best, column = answer.best, goal.column
     if not answer.found:
         return best.words
-    value = goal.number.words(answer.value) if goal.number is not None else (
-        f"{column.replace('_', ' ')} {answer.value:g}"
-    )  # fmt: skip
+    value = (
+        goal.number.words(answer.value) if goal.number is not None else (f"{column.replace('_', ' ')} {answer.value:g}")
+    )
     keep = f" with {best.kept_words}" if best.limits else ""
     tried = [best.chosen(without=column), best.counts.words if best.counts is not None else "", best.note]
     return "; ".join(filter(None, [f"{value} is the {'largest' if goal.largest else 'least'}{keep}", *tried]))

@@ -118,10 +118,16 @@ def auto_faults(plans: Table) -> list[Fault]:
 
 
 def candidates(
-    plan: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, counts: Array | None = None,
-    num_points: int = 1, most: int = MOST_CANDIDATES, most_accelerators: float = MOST_ACCELERATORS,
-    part: Part | None = None, limits: Sequence[Limit] = (),
-) -> Candidates:  # fmt: skip
+    plan: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    counts: Array | None = None,
+    num_points: int = 1,
+    most: int = MOST_CANDIDATES,
+    most_accelerators: float = MOST_ACCELERATORS,
+    part: Part | None = None,
+    limits: Sequence[Limit] = (),
+) -> Candidates:
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
     Values of ``auto``: degrees that divide the accelerators and their dimension (heads, experts, expert widths,
@@ -211,9 +217,14 @@ def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
 
 
 def candidate_parts(
-    plan: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, counts: Array | None = None,
-    part: Part = WHOLE, most_accelerators: float = MOST_ACCELERATORS, limits: Sequence[Limit] = (),
-) -> Iterator[Candidates]:  # fmt: skip
+    plan: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    counts: Array | None = None,
+    part: Part = WHOLE,
+    most_accelerators: float = MOST_ACCELERATORS,
+    limits: Sequence[Limit] = (),
+) -> Iterator[Candidates]:
     """Candidates of a part of a space, at least one block; splits parts that would need too much memory."""
     try:
         result = candidates(
@@ -390,8 +401,9 @@ def by_bounds(
     first, group = distinct_rows(*(values for name, values in some.columns.items() if name not in _LEAST))
     order = by_kernels(some.take(first), np.arange(len(first)))
     fastest = some.take(first[order])
-    least = {name: np.full(len(first), value, dtype=fastest[name].dtype) for name, value in _LEAST.items()
-             if name in fastest}  # fmt: skip
+    least = {
+        name: np.full(len(first), value, dtype=fastest[name].dtype) for name, value in _LEAST.items() if name in fastest
+    }
     best = bounds(replace(fastest, columns={**fastest.columns, **least}), catalog, objective.column.name)
     if best is None:
         return rows, None

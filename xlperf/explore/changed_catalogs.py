@@ -67,9 +67,12 @@ def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.nda
 
 
 def copied_rows(
-    catalog: Catalog, accelerators: Table, pairs: Pairs, changes: Mapping[tuple[str, str], tuple[Array, bool]],
+    catalog: Catalog,
+    accelerators: Table,
+    pairs: Pairs,
+    changes: Mapping[tuple[str, str], tuple[Array, bool]],
     blanks: Mapping[str, Sequence[str]],
-) -> list[Table]:  # fmt: skip
+) -> list[Table]:
     """Duplicate every catalog row that copies of accelerators derive from, with the varied values, under suffixed
     names; returns the sheets with the copies, accelerators included.
 

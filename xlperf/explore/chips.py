@@ -423,9 +423,14 @@ def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, ob
     price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
     worth = added / rate(base) * float(base[PRICE])
     return {
-        "change": step.words, "step": sign * step.size, "unit": step.unit, "rate": added, "worth": worth,
-        "price": price, "verdict": verdict_of(worth, price, up),
-    }  # fmt: skip
+        "change": step.words,
+        "step": sign * step.size,
+        "unit": step.unit,
+        "rate": added,
+        "worth": worth,
+        "price": price,
+        "verdict": verdict_of(worth, price, up),
+    }
 
 
 def verdict_of(worth: float, price: float, has_room: bool) -> str:

@@ -217,26 +217,42 @@ def _answer(form: Table, way: Service, others: Sequence[Service], count: float, 
     outputs = sum(float(total(one.rates)) for one in every) * HOUR * form.value("output_length")
     fleet = way.fleet
     answer: Answer = {
-        "accelerators": count, "least_accelerators": float(serves.min()), "copies": float(copies.max()),
-        "copy_size": way.size, "separate_accelerators": sum(float(one.serves.max()) for one in every),
+        "accelerators": count,
+        "least_accelerators": float(serves.min()),
+        "copies": float(copies.max()),
+        "copy_size": way.size,
+        "separate_accelerators": sum(float(one.serves.max()) for one in every),
         "serving_hours": float(total(serves)) * HOUR,
-        "starting_hours": float(total(starting)) * HOUR, "idle_hours": float(total(idle)) * HOUR,
+        "starting_hours": float(total(starting)) * HOUR,
+        "idle_hours": float(total(idle)) * HOUR,
         "training_hours": float(total(training)) * HOUR,
         "starts": sum(float(total(np.maximum(one.copies - np.roll(one.copies, 1), 0.0))) for one in every),
         "utilization": sum(float(total(one.busy * one.serves)) for one in every) / float(total(serves)),
-        "day_cost": cost, "fixed_cost": fixed,
-        "saved_share": 1.0 - cost / fixed if fixed > 0.0 else np.nan, "cost_per_million_output_tokens": cost / outputs,
-        "training_tokens": float(tokens), "training_value": value,
-        "day_energy": float(total(power)) * HOUR, PLAN: fleet.plan, "software": fleet.plan.word("software"),
+        "day_cost": cost,
+        "fixed_cost": fixed,
+        "saved_share": 1.0 - cost / fixed if fixed > 0.0 else np.nan,
+        "cost_per_million_output_tokens": cost / outputs,
+        "training_tokens": float(tokens),
+        "training_value": value,
+        "day_energy": float(total(power)) * HOUR,
+        PLAN: fleet.plan,
+        "software": fleet.plan.word("software"),
         **{name: str(fleet.results[name][0]) for name in ("trust", "trust_reason")},
         "defaults_used": f"Copies start in {start * 60.0:g} min; an idle accelerator draws "
         f"{percent(form.filled('idle_power_share')[0], 0)} of its power; "
         f"{'' if form.stated_word('load_by_hour') else 'an office day; '}hours of the day have their mean load",
-    }  # fmt: skip
+    }
     table = {
-        "hour": np.arange(float(DAY)), "request_rate": rates, "copies": copies, "serving": serves, "starting": starting,
-        "other_models": serves - way.serves, "training": training, "idle": idle, "power": power,
-    }  # fmt: skip
+        "hour": np.arange(float(DAY)),
+        "request_rate": rates,
+        "copies": copies,
+        "serving": serves,
+        "starting": starting,
+        "other_models": serves - way.serves,
+        "training": training,
+        "idle": idle,
+        "power": power,
+    }
     answer[TABLES] = {HOURS: Table("day_hours", table)}
     answer["answer"] = _sentence(form, answer, len(others))
     return answer

@@ -183,9 +183,14 @@ class Diagnosis:
 
 
 def diagnose(
-    plan: Table, catalog: Catalog, measured: Sequence[Measured], top: int = 10, progress: Progress | None = None,
-    ranked: bool = False, without: Collection[Change] = (),
-) -> Diagnosis:  # fmt: skip
+    plan: Table,
+    catalog: Catalog,
+    measured: Sequence[Measured],
+    top: int = 10,
+    progress: Progress | None = None,
+    ranked: bool = False,
+    without: Collection[Change] = (),
+) -> Diagnosis:
     """Rank the changes that would explain the measurements of one plan without ``auto``, by Bayes' theorem; InputError
     if the plan is illegal, or lacks a measured result.
 
@@ -447,11 +452,14 @@ def _line(
     row, probability = result
     made = variants.made(row)
     return {
-        "rank": float(rank), "probability": probability, "cause": " + ".join(change.cause for change in made),
-        "change": "; ".join(change.words for change in made), "advice": "; ".join(change.advice for change in made),
+        "rank": float(rank),
+        "probability": probability,
+        "cause": " + ".join(change.cause for change in made),
+        "change": "; ".join(change.words for change in made),
+        "advice": "; ".join(change.advice for change in made),
         "predicted": ", ".join(reading.words(float(predicted[n, row])) for n, reading in enumerate(measured)),
         "remainder": measured[lead].value / float(predicted[lead, row]) - 1.0,
-    }  # fmt: skip
+    }
 
 
 def _steps(variants: Variants, row: int, predicted: Array, reading: Measured) -> list[dict[str, object]]:

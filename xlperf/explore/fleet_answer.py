@@ -199,9 +199,13 @@ def _by_generation(horizon: Horizon, machines: Table) -> tuple[dict[str, np.ndar
 
 
 def _results(
-    horizon: Horizon, programme: Programme, plan: Plan, accounts: dict[str, np.ndarray], machines: Table,
+    horizon: Horizon,
+    programme: Programme,
+    plan: Plan,
+    accounts: dict[str, np.ndarray],
+    machines: Table,
     waiting: Waiting,
-) -> Answer:  # fmt: skip
+) -> Answer:
     discounts, rate = programme.discounts, horizon.discount_rate
     cost = float(accounts["present_cost"].sum())
     tokens = float((accounts["tokens"] * discounts[1:]).sum())
@@ -209,15 +213,19 @@ def _results(
     parts = {f"present_{name}": float((accounts[name] * discounts[1:]).sum()) for name in later}
     unserved = _unserved(horizon, programme, plan)
     result: Answer = {
-        "present_cost": cost, "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
+        "present_cost": cost,
+        "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
         "cost_per_million_output_tokens": cost / tokens if tokens > 0.0 else np.nan,
-        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()), **parts,
+        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()),
+        **parts,
         "present_unmet": float((accounts["unmet_cost"] * discounts[1:]).sum()),
-        "peak_power": float(accounts["power"].max()), "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
-        "discount_rate": rate, "optimality_gap": plan.gap,
+        "peak_power": float(accounts["power"].max()),
+        "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
+        "discount_rate": rate,
+        "optimality_gap": plan.gap,
         "first_purchase": _counted(machines, horizon.first_year, "bought") or "nothing",
         "price_basis": _basis(horizon),
-    }  # fmt: skip
+    }
     result |= _trust(horizon, machines)
     result |= _waiting_results(horizon, waiting)
     words = [_sentence(horizon, result, machines, _sold_at_once(programme, plan)), unserved]
@@ -317,8 +325,9 @@ def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
 def _weights(horizon: Horizon, machines: Table) -> str:
     """Format of the weights on the accelerators that a plan uses, in words."""
     used = set(machines["accelerator"].tolist())
-    formats = {short_name(offer.generation.name): offer.weights for offer in horizon.offers
-               if offer.generation.name in used}  # fmt: skip
+    formats = {
+        short_name(offer.generation.name): offer.weights for offer in horizon.offers if offer.generation.name in used
+    }
     if len(set(formats.values())) == 1:
         return f"weights in {next(iter(formats.values()))}"
     return f"weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}" if formats else ""

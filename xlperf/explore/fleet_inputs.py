@@ -389,14 +389,20 @@ def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:
     server, used = pool.server, float(pool.terms().utilization[0])
     up = 1.0 - float(server.downtime_share[0])
     running = ("running", "support", "rented_storage", "setup")
-    upkeep, building = (sum(ownership.stated(f"hour_{name}") for name in names) * YEAR / up
-                        for names in (running, ("facility",)))  # fmt: skip
+    upkeep, building = (
+        sum(ownership.stated(f"hour_{name}") for name in names) * YEAR / up for names in (running, ("facility",))
+    )
     storage = 1.0 + float(server.storage_share[0])
     return Owning(
         capex=float((ownership.number("capex") / plan.number("num_accelerators"))[0]) / used,
-        accelerator=float(server.accelerator_price[0]), share=storage / used, upkeep=upkeep,
-        building=building, energy=ownership.stated("hour_energy") * YEAR,
-        maintenance=float((server.maintenance_share + server.support_share)[0]), life=float(server.life[0]) / YEAR,
-        residual=float(server.residual_share[0]), discount_rate=float(server.discount_rate[0]),
+        accelerator=float(server.accelerator_price[0]),
+        share=storage / used,
+        upkeep=upkeep,
+        building=building,
+        energy=ownership.stated("hour_energy") * YEAR,
+        maintenance=float((server.maintenance_share + server.support_share)[0]),
+        life=float(server.life[0]) / YEAR,
+        residual=float(server.residual_share[0]),
+        discount_rate=float(server.discount_rate[0]),
         words=str(ownership["server"][0]),
-    )  # fmt: skip
+    )

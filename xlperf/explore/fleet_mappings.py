@@ -59,9 +59,14 @@ class FleetMappings:
     """Mappings for one demand; degrees that the form gives are fixed."""
 
     def __init__(
-        self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
+        self,
+        formats: Table,
+        engines: Sequence[str],
+        demand: Demand,
+        machines: Machines,
+        catalog: Catalog,
         wide_cache: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
         self.machines, self.wide_cache = machines, wide_cache

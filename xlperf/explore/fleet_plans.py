@@ -378,9 +378,11 @@ _TRIALS = 400  # plans in one evaluation; further ones take longer than another 
 
 
 def least_numbers(
-    ends: tuple[Array, Array], likely: Array,
-    tried: Callable[[np.ndarray, Array], tuple[Probed, np.ndarray]], near: Callable[[Array, Array], np.ndarray],
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    ends: tuple[Array, Array],
+    likely: Array,
+    tried: Callable[[np.ndarray, Array], tuple[Probed, np.ndarray]],
+    near: Callable[[Array, Array], np.ndarray],
+) -> tuple[Array, Array, Array]:
     """The least number of each row above the first end that is not short, with its fleet and need: infinite if left
     out.
 
@@ -426,9 +428,7 @@ def shared_loads(users: Array, loads: Array) -> Array:
     return np.asarray(np.ceil(users / np.ceil(users / loads * (1.0 - ROUND)) * (1.0 - ROUND)))
 
 
-def in_copies(
-    plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array, given: float
-) -> Table:  # fmt: skip
+def in_copies(plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array, given: float) -> Table:
     """Copies of given numbers of replicas that share ``users`` or have a ``given`` load each."""
     load = np.ceil(users / copies * (1.0 - ROUND)) if given != given else given
     return with_columns(with_pools(plans, decoders, prefillers), concurrency=load)

@@ -77,9 +77,14 @@ class PoolSearch(FleetMappings):
     """Loads of copies within the targets, and sizes of separate pools, for one demand."""
 
     def __init__(
-        self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
+        self,
+        formats: Table,
+        engines: Sequence[str],
+        demand: Demand,
+        machines: Machines,
+        catalog: Catalog,
         wide_cache: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(formats, engines, demand, machines, catalog, wide_cache)
         self.rivals, self.known = "software", set[object]()
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
@@ -208,7 +213,7 @@ class PoolSearch(FleetMappings):
 
     def fewest(
         self, plans: Table, decoders: Array, estimates: Array, users: Array, copies: Array, known: Array
-    ) -> Probed:  # fmt: skip
+    ) -> Probed:
         """Fleets with given numbers of decode replicas and the fewest prefill replicas within the targets.
 
         Fleets that cannot come near the smallest of their engine, or a ``known`` one, stay out.

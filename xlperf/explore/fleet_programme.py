@@ -177,9 +177,12 @@ def minimised(
 
     scale = max(float(np.abs(costs).max()), 1.0)
     return milp(
-        costs / scale, integrality=integral, bounds=Bounds(*bounds), constraints=LinearConstraint(*rows),
+        costs / scale,
+        integrality=integral,
+        bounds=Bounds(*bounds),
+        constraints=LinearConstraint(*rows),
         options={"mip_rel_gap": gap, "time_limit": MOST_SECONDS},
-    )  # fmt: skip
+    )
 
 
 def at_once(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -216,9 +219,9 @@ def best_plan(
     if solved.x is None:
         return None
     values = np.where(is_whole, np.round(solved.x), solved.x) + 0.0  # no -0
-    owned, rented, _, copies, _ = np.split(values.reshape(-1, programme.years), [
-        start // programme.years for start in blocks[1:-1]
-    ])  # fmt: skip
+    owned, rented, _, copies, _ = np.split(
+        values.reshape(-1, programme.years), [start // programme.years for start in blocks[1:-1]]
+    )
     room = sum(
         (copy.capacity * number for (_, copy), number in zip(programme.copies, copies, strict=True)),
         0.0 * programme.demand,
@@ -294,12 +297,14 @@ def _constraints(programme: Programme, blocks: _Blocks) -> tuple[Any, Array, Arr
             servers = blocks.servers + place * years + year
             held = dict.fromkeys((blocks.owned + row * years + year for row in own), -1.0)
             add({**held, blocks.rented + place * years + year: -1.0, servers: 1.0}, -np.inf, 0.0)
-            used = {blocks.copies + kind * years + year: copy.size
-                    for kind, (of, copy) in enumerate(programme.copies) if of == place}  # fmt: skip
+            used = {
+                blocks.copies + kind * years + year: copy.size
+                for kind, (of, copy) in enumerate(programme.copies)
+                if of == place
+            }
             add({servers: -generation.server, **used}, -np.inf, _WHOLE)
     for year in every:
-        served = {blocks.copies + kind * years + year: copy.capacity
-                  for kind, (_, copy) in enumerate(programme.copies)}  # fmt: skip
+        served = {blocks.copies + kind * years + year: copy.capacity for kind, (_, copy) in enumerate(programme.copies)}
         add({**served, blocks.unmet + year: 1.0}, float(programme.demand[year]) * (1.0 - ROUND), np.inf)
         if np.isfinite(programme.power_limit[year]):
             drawn = {
@@ -318,10 +323,15 @@ def least_unmet(programme: Programme) -> Plan:
     one = programme._replace(unmet_price=np.ones(programme.years), discount_rate=0.0)
     free = [each._replace(rent=0.0 * each.rent) for each in one.generations]
     unpaid = [
-        each._replace(price=0.0, value=0.0 * each.value, upkeep=0.0 * each.upkeep, building=0.0 * each.building,
-                      energy=0.0 * each.energy)
+        each._replace(
+            price=0.0,
+            value=0.0 * each.value,
+            upkeep=0.0 * each.upkeep,
+            building=0.0 * each.building,
+            energy=0.0 * each.energy,
+        )
         for each in one.vintages
-    ]  # fmt: skip
+    ]
     plan = best_plan(one._replace(generations=free, vintages=unpaid))
     assert plan is not None  # all demand may stay unmet
     return plan
@@ -357,11 +367,16 @@ def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str
     later = sum((money[name] for name in PARTS[1:]), -money["resale"])
     return {
         "year": np.array([str(first_year + year) for year in range(years)], dtype=object),
-        "demand": programme.demand, "unmet": plan.unmet, "owned": owned,
-        "rented": rented.sum(axis=0), "power": power, **money, "cash": money["purchases"] + later,
+        "demand": programme.demand,
+        "unmet": plan.unmet,
+        "owned": owned,
+        "rented": rented.sum(axis=0),
+        "power": power,
+        **money,
+        "cash": money["purchases"] + later,
         "present_cost": money["purchases"] * discounts[:-1] + later * discounts[1:],
         "tokens": served_tokens(programme, plan),
-    }  # fmt: skip
+    }
 
 
 def served_tokens(programme: Programme, plan: Plan) -> Array:
@@ -398,10 +413,18 @@ def machine_accounts(programme: Programme, plan: Plan, first_year: int) -> Table
             run = {kind: plan.copies[kind, year] for kind, of in enumerate(kinds) if of == place}
             copies = sum(run.values())
             used = sum(programme.copies[kind][1].size * number for kind, number in run.items())
-            lines.append({
-                "year": str(first_year + year), "accelerator": generation.name, "bought": bought,
-                "kept": owned - bought, "rented": rented, "sold": sold, "retired": retired, "copies": copies,
-                "copy_size": used / copies if copies else np.nan,
-                "power": owned * generation.power,
-            })  # fmt: skip
+            lines.append(
+                {
+                    "year": str(first_year + year),
+                    "accelerator": generation.name,
+                    "bought": bought,
+                    "kept": owned - bought,
+                    "rented": rented,
+                    "sold": sold,
+                    "retired": retired,
+                    "copies": copies,
+                    "copy_size": used / copies if copies else np.nan,
+                    "power": owned * generation.power,
+                }
+            )
     return Table.of_lines("fleet_machines", lines)

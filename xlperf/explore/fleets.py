@@ -213,11 +213,13 @@ class FleetSearch(PoolSearch):
         near = known.best(EACH, self.rivals).plans
         inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
         several = known.best(OF_SIZE, self.rivals, TP, PP).best(EACH, self.rivals).plans
-        return stacked([
-            self.beside(part, stacked([near, inside.best(SMALL, self.rivals).plans])),
-            crossed(several, CHUNK, CHUNKS[: 0 if part == DECODE else None]),
-            *(self.between(part, near, engine) for engine in self.engines),
-        ])  # fmt: skip
+        return stacked(
+            [
+                self.beside(part, stacked([near, inside.best(SMALL, self.rivals).plans])),
+                crossed(several, CHUNK, CHUNKS[: 0 if part == DECODE else None]),
+                *(self.between(part, near, engine) for engine in self.engines),
+            ]
+        )
 
     def untried(self, part: str, plans: Table) -> Table:
         """Plans that no round has tried before."""

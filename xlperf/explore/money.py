@@ -163,11 +163,14 @@ def against_api(form: Table, catalog: Catalog, result: Answer, per_user: float) 
         if result["fleet_cost_per_million_output_tokens"] > price:
             words = f"{api} costs less here: {cost} against {own} {output}. From {many} on, this is cheaper."
     return {
-        "api_price": str(table.text("api_price")[row]), "api_provider": provider, "api_answer": words,
-        "api_cost_per_million_output_tokens_all_in": price, "break_even_users": users,
+        "api_price": str(table.text("api_price")[row]),
+        "api_provider": provider,
+        "api_answer": words,
+        "api_cost_per_million_output_tokens_all_in": price,
+        "break_even_users": users,
         "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
         "break_even_tokens_per_day": tokens,
-    }  # fmt: skip
+    }
 
 
 MANY_USERS = 100_000.0

@@ -23,9 +23,11 @@ from xlperf.explore.vary import normal_scores
 from xlperf.interop.software import STACKS
 
 LARGER = frozenset(
-    one.name for kind in ("training_results", "inference_results", "ownership") for one in schema()[kind].columns
+    one.name
+    for kind in ("training_results", "inference_results", "ownership")
+    for one in schema()[kind].columns
     if one.is_larger_better
-)  # fmt: skip
+)
 """Results to maximise; all others are minimised."""
 
 
@@ -33,13 +35,18 @@ _KINDS = ("training", "inference", "serve", "train")
 SHORT = {
     name: dict(zip(_KINDS, results, strict=False))
     for name, *results in (
-        ("cost", "cost_per_million_tokens", "cost_per_million_output_tokens_all_in",
-         "fleet_cost_per_million_output_tokens", "run_cost"),
+        (
+            "cost",
+            "cost_per_million_tokens",
+            "cost_per_million_output_tokens_all_in",
+            "fleet_cost_per_million_output_tokens",
+            "run_cost",
+        ),
         ("owned_cost", "owned_cost_per_million_tokens", "owned_cost_per_million_output_tokens_all_in"),
         ("energy", "energy_per_token", "energy_per_token"),
         ("throughput", "tokens_per_second_per_accelerator", "tokens_per_second_per_accelerator"),
     )
-}  # fmt: skip
+}
 """Short names of objectives, by kind of plan."""
 TARGETS = {"ttft": "ttft_target", "tpot": "tpot_target"}
 AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")

@@ -83,9 +83,9 @@ def on_other_accelerators(form: Table, catalog: Catalog) -> Table:
     cached = _found.setdefault(part, {})
     key = tuple((name, str(values[0])) for name, values in sorted(form.columns.items()))
     if key not in cached:
-        lines = together([
-            partial(_cheapest, other, part) for other in forms if other["accelerator"][0] != form["accelerator"][0]
-        ])  # fmt: skip
+        lines = together(
+            [partial(_cheapest, other, part) for other in forms if other["accelerator"][0] != form["accelerator"][0]]
+        )
         known = [line for line in lines if line]
         schema = [column.name for column in table_schema("serve_others").columns]
         ordered = sorted(known, key=lambda line: float(line["fleet_cost_per_million_output_tokens"]))

@@ -44,8 +44,10 @@ def owning_answer(size: FleetSize, hours: Hours, plan: Table, results: Table, mo
     owned = _owned(needs, hours, plan, results, "tpot")
     return {
         TABLES: {OWNING: Table("serve_owning", owned.table("monthly_cost", "monthly_regret", month))},
-        "accelerators_to_own": owned.number, "monthly_regret": month * owned.least, "run_worth": month * owned.saved,
-    }  # fmt: skip
+        "accelerators_to_own": owned.number,
+        "monthly_regret": month * owned.least,
+        "run_worth": month * owned.saved,
+    }
 
 
 def owned_run(count: float, unit: float, time: float, date: float, hours: Hours, plan: Table, results: Table) -> Answer:
@@ -60,9 +62,11 @@ def owned_run(count: float, unit: float, time: float, date: float, hours: Hours,
     owned = _owned(needs, hours, plan, results, "step_time")
     return {
         TABLES: {OWNING: Table("train_owning", owned.table("run_cost", "run_regret", date))},
-        "accelerators_to_own": owned.number, "run_regret": date * owned.least, "run_worth": date * owned.saved,
+        "accelerators_to_own": owned.number,
+        "run_regret": date * owned.least,
+        "run_worth": date * owned.saved,
         "run_time_sure": time * float(band_factor(results, "step_time", unread_score(SURE, "step_time"))[0]),
-    }  # fmt: skip
+    }
 
 
 class _Owned(NamedTuple):
@@ -82,10 +86,13 @@ class _Owned(NamedTuple):
         lost = owning_regret(chosen[:, None], self.needs, hours.owned, hours.rented).mean(axis=1)
         rented = np.maximum(further, 0.0).mean(axis=1)
         return {
-            "owned": chosen, "enough_share": (further <= 0.0).mean(axis=1),
-            "idle": np.maximum(-further, 0.0).mean(axis=1), "rented": rented,
-            cost: seconds * (hours.owned * chosen + hours.rented * rented), regret: seconds * lost,
-        }  # fmt: skip
+            "owned": chosen,
+            "enough_share": (further <= 0.0).mean(axis=1),
+            "idle": np.maximum(-further, 0.0).mean(axis=1),
+            "rented": rented,
+            cost: seconds * (hours.owned * chosen + hours.rented * rented),
+            regret: seconds * lost,
+        }
 
 
 def _owned(needs_of: Callable[[Array], Array], hours: Hours, plan: Table, results: Table, name: str) -> _Owned:

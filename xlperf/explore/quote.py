@@ -186,11 +186,17 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
     beyond = _ratio(kind, claim, predicted.limit)
     conditions = list(_conditions(form, catalog, kind, claim, predicted))
     answer: Answer = {
-        "claimed_value": claim, "predicted_value": predicted.value, "predicted_value_low": predicted.low,
-        "predicted_value_high": predicted.high, "claim_ratio": ratio, "limit_value": predicted.limit,
-        "limit_share": beyond, "limited_by": predicted.bound, "reason": predicted.reason,
+        "claimed_value": claim,
+        "predicted_value": predicted.value,
+        "predicted_value_low": predicted.low,
+        "predicted_value_high": predicted.high,
+        "claim_ratio": ratio,
+        "limit_value": predicted.limit,
+        "limit_share": beyond,
+        "limited_by": predicted.bound,
+        "reason": predicted.reason,
         TABLES: {CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions])},
-    }  # fmt: skip
+    }
     efficiency = predicted.efficiency * ratio
     if kind in ("tflops", "mfu") and efficiency != efficiency:
         efficiency = beyond
@@ -328,11 +334,14 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     results = evaluate(plan, catalog)
     rate, step, mfu, causal = (results.stated(name) for name in ("tokens_per_second", "step_time", "mfu", "mfu_causal"))
     value = {
-        "tokens-per-second": rate, "tokens-per-second-per-user": np.nan, "mfu": mfu, "step-time": step,
+        "tokens-per-second": rate,
+        "tokens-per-second-per-user": np.nan,
+        "mfu": mfu,
+        "step-time": step,
         "tokens-per-second-per-accelerator": rate / plan.stated("num_accelerators"),
         "tflops": results.stated("model_flop_rate") / TERA,
         "power": results.stated("accelerator_power"),
-    }[kind]  # fmt: skip
+    }[kind]
     low, high = (results.stated(f"step_time_{end}") / step for end in ("low", "high"))
     low, high = (low, high) if kind in _LESS_IS_BETTER else (1.0 / high, 1.0 / low)
     limit = np.nan if kind == "power" else value * causal if kind == "step-time" else value / causal

@@ -96,9 +96,9 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
     starts = f" that {STACKS[stack].title} starts" if (stack := stack_of(plan)) else ""
     if result.kind != GOOD or not old > new * (1.0 + LEAST):
-        why = f"none of {result.num_tried:,} mappings{starts} fits" if result.kind != GOOD else (
-            f"no mapping{starts} is more than {100.0 * LEAST:g} % faster on {machine}, of {result.num_tried:,} tried"
-        )  # fmt: skip
+        tried = f"of {result.num_tried:,} tried"
+        slower = f"no mapping{starts} is more than {100.0 * LEAST:g} % faster on {machine}, {tried}"
+        why = f"none of {result.num_tried:,} mappings{starts} fits" if result.kind != GOOD else slower
         return Remedy(plan, before, before, False, (f"remedy: {why}",))
     better = _as_stated(result.plans.take([0]), plan)
     results = evaluate(better, catalog)
@@ -303,9 +303,16 @@ class Diagnosed(NamedTuple):
 
 
 def asked_diagnosis(
-    plan: Table, catalog: Catalog, run: Evidence, before: Evidence, steps: int | None, top: int, every: bool,
-    done: Progress, note: Callable[[str], None],
-) -> Diagnosed:  # fmt: skip
+    plan: Table,
+    catalog: Catalog,
+    run: Evidence,
+    before: Evidence,
+    steps: int | None,
+    top: int,
+    every: bool,
+    done: Progress,
+    note: Callable[[str], None],
+) -> Diagnosed:
     """Explain a run of one plan without ``auto``; ``note`` gets lines on the files at once."""
     texts, texts_before = (one.texts(plan.kind, steps, note) for one in (run, before))
     notes, excluded = _stated(run.logs, plan, catalog)

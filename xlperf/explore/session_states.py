@@ -91,9 +91,17 @@ class Sessions:
     def age(self, capacity: Array, rate: Array, time: Array, near: Array) -> Array:
         """Characteristic time of tiers of so many tokens at a rate of turns that take a time; ``near`` it. [s]"""
         exact = equations.characteristic_time(
-            capacity, rate, time, self.turns, self.think_time, self.think_variation, self.running, self.waiting,
-            self.last, self.common,
-        )  # fmt: skip
+            capacity,
+            rate,
+            time,
+            self.turns,
+            self.think_time,
+            self.think_variation,
+            self.running,
+            self.waiting,
+            self.last,
+            self.common,
+        )
         return np.maximum.accumulate(np.where(near > 0.0, exact, 0.0), axis=0)
 
     def filled(self) -> tuple[Array, Array]:
@@ -229,16 +237,19 @@ class Copy:
         size, ranks = float(replica_size(plan)[0]), plan.value("data_parallel_attention")
         replicas, plan = plan.stated(COUNT) / size, with_columns(plan, num_accelerators=size)
         alone = with_columns(plan, output_length=whole(sessions.generated))
-        rows = stacked([
-            with_columns(alone, concurrency=ranks, prompt_length=whole(common + own + added), shared_prefix=0.0),
-            *(
-                with_columns(alone, concurrency=1.0, prompt_length=whole(length), shared_prefix=kept / length)
-                for length, kept in (
-                    (common + sessions.first, common), (common + own + added, common + own),
-                    (common + own + added, common),
-                )
-            ),
-        ])  # fmt: skip
+        rows = stacked(
+            [
+                with_columns(alone, concurrency=ranks, prompt_length=whole(common + own + added), shared_prefix=0.0),
+                *(
+                    with_columns(alone, concurrency=1.0, prompt_length=whole(length), shared_prefix=kept / length)
+                    for length, kept in (
+                        (common + sessions.first, common),
+                        (common + own + added, common + own),
+                        (common + own + added, common),
+                    )
+                ),
+            ]
+        )
         results = evaluate(rows, catalog, results=(*_TIMES, "kv_cache_tokens", "memory_kv_cache"))
         tokens, fits = results.stated("kv_cache_tokens"), results.number("fits")[1] == 1.0
         if not tokens > 0.0 or not fits:
@@ -286,10 +297,12 @@ class Surface(NamedTuple):
         shares = np.linspace(common / prompt, min(sessions.reused, 1.0 - 1.0 / prompt), _SHARES)
         load = np.concatenate([np.tile(loads, _SHARES), np.ones(_SHARES)])
         plans = with_columns(
-            copy.plan.take(np.zeros(len(load), dtype=np.int64)), concurrency=load, prompt_length=whole(prompt),
+            copy.plan.take(np.zeros(len(load), dtype=np.int64)),
+            concurrency=load,
+            prompt_length=whole(prompt),
             output_length=whole(sessions.generated),
             shared_prefix=np.concatenate([np.repeat(shares, len(loads)), shares]),
-        )  # fmt: skip
+        )
         results = evaluate(plans, catalog, results=_TIMES)
         ttft, tpot = (results.number(name) for name in ("ttft", "tpot"))
         grid = _SHARES, len(loads)
@@ -356,9 +369,14 @@ def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, 
 
 
 def best_states(
-    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog,
+    copy: Copy,
+    sessions: Sessions,
+    tiers: Sequence[Tier],
+    sizes: Array,
+    form: Table,
+    catalog: Catalog,
     least: float = 1.0,
-) -> list[State | None]:  # fmt: skip
+) -> list[State | None]:
     """The state of a replica with most sessions within the targets, for each column of sizes of the tiers.
 
     ``least``: the smallest load to try.

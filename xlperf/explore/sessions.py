@@ -102,9 +102,13 @@ def _serving(form: Table, sessions: Sessions) -> Table:
     common, own, new = sessions.prompt
     asked = Table("serve", columns, form.place, {name: mask for name, mask in form.auto.items() if name in columns})
     return with_columns(
-        asked, users=MANY_USERS, prompt_length=whole(common + own + new), output_length=whole(sessions.generated),
-        shared_prefix=min(sessions.reused, 1.0 - 1.0 / (common + own + new)), mode=ONE,
-    )  # fmt: skip
+        asked,
+        users=MANY_USERS,
+        prompt_length=whole(common + own + new),
+        output_length=whole(sessions.generated),
+        shared_prefix=min(sessions.reused, 1.0 - 1.0 / (common + own + new)),
+        mode=ONE,
+    )
 
 
 def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
@@ -156,16 +160,26 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     shares = {"accelerator": (common + own * float(state.hits[0])) / prompt}
     shares |= {tier.place: own * float(hit) / prompt for tier, hit in zip(tiers, state.hits[1:], strict=True)}
     answer: Answer = {
-        "sessions_per_accelerator": alive / size, "sessions_per_copy": alive, "copies": copies,
-        "running_sessions": replicas * float(state.load), "copy_size": size, "accelerators": copies * size,
-        "resident_sessions": replicas * _resident(sessions, state), "reused_share": sessions.reused,
-        "hit_rate": float(sum(shares.values())), **{f"hit_rate_{place}": share for place, share in shares.items()},
-        "ttft_first": float(state.ttft_first), "ttft_later": float(state.ttft_later), "tpot": float(state.tpot),
-        "turn_time": float(state.turn_time), "turn_rate": replicas * best.rate(0),
-        "cache_tokens": replicas * copy.tokens, "tokens_per_session": sessions.waiting,
+        "sessions_per_accelerator": alive / size,
+        "sessions_per_copy": alive,
+        "copies": copies,
+        "running_sessions": replicas * float(state.load),
+        "copy_size": size,
+        "accelerators": copies * size,
+        "resident_sessions": replicas * _resident(sessions, state),
+        "reused_share": sessions.reused,
+        "hit_rate": float(sum(shares.values())),
+        **{f"hit_rate_{place}": share for place, share in shares.items()},
+        "ttft_first": float(state.ttft_first),
+        "ttft_later": float(state.ttft_later),
+        "tpot": float(state.tpot),
+        "turn_time": float(state.turn_time),
+        "turn_rate": replicas * best.rate(0),
+        "cache_tokens": replicas * copy.tokens,
+        "tokens_per_session": sessions.waiting,
         "cache_per_session": sessions.waiting * copy.token_size * copy.size,
         "eviction_time": float(state.ages[0]),
-    }  # fmt: skip
+    }
     answer |= {name: plan.value(name) for name in DEGREES}
     answer |= best.hours.results | {
         "cost_per_session": best.cost(0, sessions.turns),
@@ -242,10 +256,13 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
     sizes = [copy.tokens * copy.token_size, *(tier.size for tier in tiers)]
     columns = {
-        "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object), "size": np.array(sizes),
-        "bandwidth": np.array([np.nan, *(tier.bandwidth for tier in tiers)]), "eviction_time": state.ages,
-        "hit_rate": np.array(list(shares.values())), "load_time": np.array([np.nan, *state.loading]),
-    }  # fmt: skip
+        "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object),
+        "size": np.array(sizes),
+        "bandwidth": np.array([np.nan, *(tier.bandwidth for tier in tiers)]),
+        "eviction_time": state.ages,
+        "hit_rate": np.array(list(shares.values())),
+        "load_time": np.array([np.nan, *state.loading]),
+    }
     return Table("sessions_tiers", columns)
 
 

@@ -251,10 +251,14 @@ class Space:
         return (record or self.record)(self)
 
     def cross(
-        self, name: str, values: Sequence[float | str] | Callable[[float], Sequence[float]],
-        number: Array | None = None, legal: Where | None = None, distinct: Where | None = None,
+        self,
+        name: str,
+        values: Sequence[float | str] | Callable[[float], Sequence[float]],
+        number: Array | None = None,
+        legal: Where | None = None,
+        distinct: Where | None = None,
         blank: Mask | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Cross the combinations with the values of a searched column, and drop combinations that break a rule.
 
         ``values``: to try if none are stated, the preferred of equal plans first; or a function of ``number`` of each
@@ -347,9 +351,14 @@ def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
 
 
 def space_of(
-    base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catalog, rules: Rules, most: int,
-    counts: Sequence[Array] = (), part: Part = WHOLE,
-) -> Space:  # fmt: skip
+    base: Table,
+    asked: Mapping[str, np.ndarray | None],
+    catalog: Catalog,
+    rules: Rules,
+    most: int,
+    counts: Sequence[Array] = (),
+    part: Part = WHOLE,
+) -> Space:
     """Search space of the base rows alone, before the searched columns."""
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))

@@ -212,10 +212,14 @@ def checkpoints_of(form: Table, work: Work, state: float) -> Answer:
     share = tiered_goodput(*(value for pair in (intervals, waits, rates, lost) for value in pair))
     mean = divide(added(rate * time for rate, time in zip(rates, lost, strict=True)), added(rates))
     return {
-        "checkpoint_size": state, "goodput": float(share), "checkpoint_interval": intervals[0],
-        "checkpoint_time": waits[0], "restore_time": near, "lost_per_interruption": float(mean),
+        "checkpoint_size": state,
+        "goodput": float(share),
+        "checkpoint_interval": intervals[0],
+        "checkpoint_time": waits[0],
+        "restore_time": near,
+        "lost_per_interruption": float(mean),
         "remote_interval": intervals[1] if np.isfinite(intervals[1]) else np.nan,
-    }  # fmt: skip
+    }
 
 
 def _pause_words(form: Table, work: Work, checkpoints: Answer) -> str:
@@ -313,9 +317,10 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
         )
     answer = _common(form, work, steps, steps.elastic, price, int(chosen))
     answer |= {
-        "spares_for_availability": fewest, "interruptions": work.failures * YEAR,
+        "spares_for_availability": fewest,
+        "interruptions": work.failures * YEAR,
         "spare_cost": chosen * work.unit_size * price * YEAR,
-    }  # fmt: skip
+    }
     cost = f"; the spares cost {dollars(answer['spare_cost'])} a year" if price == price else ""
     answer["answer"] = (
         f"{_units_in_words(form, work, 'copy', 'copies')} with {_count(chosen, 'spare copy', 'spare copies')}: enough "
@@ -347,11 +352,14 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     fewest = _enough(steps, target)
     answer |= {
         "spares_for_availability": fewest,
-        "spares_of_least_cost": float(cheapest), "run_time": days, "interruptions": work.failures * days,
+        "spares_of_least_cost": float(cheapest),
+        "run_time": days,
+        "interruptions": work.failures * days,
         "elastic_share": float(checkpoints["goodput"] * steps.elastic[chosen]),
         "wait_share": float(checkpoints["goodput"] * steps.waiting[chosen]),
-        "run_cost": (work.units + chosen) * each, "spare_cost": chosen * each,
-    }  # fmt: skip
+        "run_cost": (work.units + chosen) * each,
+        "spare_cost": chosen * each,
+    }
     cost = f"; the run costs {dollars(answer['run_cost'])}" if price == price else ""
     answer["answer"] = (
         f"{_units_in_words(form, work, 'unit', 'units')} with {_count(chosen, 'spare', 'spares')} train "
@@ -369,9 +377,13 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     count = (work.units + steps.spares) * work.unit_size
     hour = np.where(rates > _NEVER, count * price / np.maximum(rates, _NEVER) / work.accelerators, np.nan)
     table = {
-        "spares": steps.spares, "accelerators": count, "availability": steps.availability,
-        "shortage_per_year": (1.0 - steps.availability) * YEAR, "effective_share": rates, "useful_hour_cost": hour,
-    }  # fmt: skip
+        "spares": steps.spares,
+        "accelerators": count,
+        "availability": steps.availability,
+        "shortage_per_year": (1.0 - steps.availability) * YEAR,
+        "effective_share": rates,
+        "useful_hour_cost": hour,
+    }
     rows = _shown_rows(rates, steps.availability, chosen)
     domains = "; ".join(
         f"{one.kind}{f' of {one.size:,.0f}' if one.size > 1.0 else ''} fails every {one.mtbf / HOUR:,.0f} h"
@@ -381,12 +393,14 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     answer: Answer = {name: float(values[chosen]) for name, values in table.items()}
     return answer | {
         TABLES: {STEPS: Table("spares_steps", {name: values[rows] for name, values in table.items()})},
-        "units": work.units, "unit_size": work.unit_size, "spare_share": chosen / work.units,
+        "units": work.units,
+        "unit_size": work.unit_size,
+        "spare_share": chosen / work.units,
         "unavailability_without_spares": 1.0 - float(steps.availability[0]),
         "unit_unavailability": _any_down([work.unit_down, *(one.unavailability for one in work.wide)]),
         "interruption_interval": 1.0 / work.failures,
         "defaults_used": f"Fleet {form.filled('fleet')[0]}: {domains}",
-    }  # fmt: skip
+    }
 
 
 def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:

@@ -51,9 +51,13 @@ def _without_load(plans: Table) -> Table:
 
 
 def points(
-    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS,
-    progress: Progress | None = None, **bounds: Unpack[Bounds],
-) -> Frontier:  # fmt: skip
+    plans: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    num_points: int = NUM_POINTS,
+    progress: Progress | None = None,
+    **bounds: Unpack[Bounds],
+) -> Frontier:
     """Every inference plan of a grid at every load that is legal, fits and satisfies its targets, in the order of the
     grid; ``auto`` means every legal value.
 
@@ -79,9 +83,13 @@ def points(
 
 
 def frontier(
-    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS,
-    progress: Progress | None = None, **bounds: Unpack[Bounds],
-) -> Frontier:  # fmt: skip
+    plans: Table,
+    catalog: Catalog,
+    values: Mapping[str, np.ndarray] | None = None,
+    num_points: int = NUM_POINTS,
+    progress: Progress | None = None,
+    **bounds: Unpack[Bounds],
+) -> Frontier:
     """Pareto frontier of :func:`points`: tokens per second of each accelerator against tokens per second of each user.
 
     Plans compete if they serve one model with equal prompt and output lengths. Each group is ordered from the most
@@ -223,9 +231,12 @@ class Sweep:
         return Swept(resolved, results, [(varied.column, values) for varied, values in changes])
 
     def _apart(
-        self, table: Table, changes: list[tuple[Varied, Array]], separate: list[tuple[Varied, Array]],
+        self,
+        table: Table,
+        changes: list[tuple[Varied, Array]],
+        separate: list[tuple[Varied, Array]],
         progress: Progress | None,
-    ) -> Swept:  # fmt: skip
+    ) -> Swept:
         """As :meth:`evaluated` if constants or words of sheets vary: one catalog for rows with equal values."""
         each = [np.unique(v.astype(str) if varied.is_text else v, return_inverse=True)[1] for varied, v in separate]
         _, first, codes = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)

@@ -164,14 +164,19 @@ class Uncertainty:
         with np.errstate(all="ignore"):
             known = [row[~np.isnan(row)] for row in result]
             percentiles = [np.percentile(row, PERCENTILES) if len(row) else np.full(3, np.nan) for row in known]
-            return Table("uncertainty", {
-                "plan": _names(self.sweep.plans), "result": np.full(len(result), self.column.header, dtype=object),
-                "median_inputs": base[:, 0],
-                "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
-                **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
-                "probability_fits": (fits == 1.0).mean(axis=1), "probability_best": _probability_best(best),
-                "probability_beats_first": (usable < usable[:1]).mean(axis=1),
-            })  # fmt: skip
+            return Table(
+                "uncertainty",
+                {
+                    "plan": _names(self.sweep.plans),
+                    "result": np.full(len(result), self.column.header, dtype=object),
+                    "median_inputs": base[:, 0],
+                    "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
+                    **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
+                    "probability_fits": (fits == 1.0).mean(axis=1),
+                    "probability_best": _probability_best(best),
+                    "probability_beats_first": (usable < usable[:1]).mean(axis=1),
+                },
+            )
 
     def _losses(self, values: Array, fits: Array) -> Array:
         """Losses to be minimised, (plans, draws); infinite if a plan does not fit."""
@@ -233,15 +238,22 @@ class Uncertainty:
             return np.asarray(np.take_along_axis(values, order, axis=1).ravel())
 
         words = np.array(self.inputs, dtype=object)[order.ravel()]
-        return Table("input_effects", {
-            "plan": np.repeat(_names(self.sweep.plans), count),
-            "result": np.full(plans * count, self.column.header, dtype=object),
-            "rank": np.tile(np.arange(1.0, count + 1.0), plans),
-            "input": words[:, 1], "sheet": words[:, 0],
-            "result_low": flat(low), "result_high": flat(high), "swing": flat(swing),
-            "first_order_index": flat(first), "total_index": flat(total),
-            "value_of_measuring": self.values_of_measuring()[order].ravel(),
-        })  # fmt: skip
+        return Table(
+            "input_effects",
+            {
+                "plan": np.repeat(_names(self.sweep.plans), count),
+                "result": np.full(plans * count, self.column.header, dtype=object),
+                "rank": np.tile(np.arange(1.0, count + 1.0), plans),
+                "input": words[:, 1],
+                "sheet": words[:, 0],
+                "result_low": flat(low),
+                "result_high": flat(high),
+                "swing": flat(swing),
+                "first_order_index": flat(first),
+                "total_index": flat(total),
+                "value_of_measuring": self.values_of_measuring()[order].ravel(),
+            },
+        )
 
     def _inputs_at(self, shares: Array) -> tuple[Array, Array]:
         """The result with all inputs at quantiles, the band last, (plans, draws)."""
@@ -327,9 +339,15 @@ class Robust(NamedTuple):
 
 
 def robust(
-    searched: Search, catalog: Catalog, measure: str, varied: Sequence[Varied] = (), draws: int = FUTURES,
-    seed: int = 0, top: int | None = None, processes: int = 1,
-) -> Robust:  # fmt: skip
+    searched: Search,
+    catalog: Catalog,
+    measure: str,
+    varied: Sequence[Varied] = (),
+    draws: int = FUTURES,
+    seed: int = 0,
+    top: int | None = None,
+    processes: int = 1,
+) -> Robust:
     """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
 
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A
@@ -357,10 +375,13 @@ def robust(
     order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
     first, factor = loss[order[0]], unit_of(searched.objective.column).factor
     table = {
-        "mean": _mean(usable) * factor, "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
-        "mean_regret": measures["regret"], "probability_fits": probable,
-        "probability_best": _probability_best(loss == best), "probability_beats_first": (loss < first).mean(axis=1),
-    }  # fmt: skip
+        "mean": _mean(usable) * factor,
+        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
+        "mean_regret": measures["regret"],
+        "probability_fits": probable,
+        "probability_best": _probability_best(loss == best),
+        "probability_beats_first": (loss < first).mean(axis=1),
+    }
     declared = table_schema("uncertainty").by_name
     of_objective = {key: replace(declared[key], unit=searched.objective.column.unit) for key in ("mean", "p90")}
     columns = [(of_objective.get(key, declared[key]), values[order]) for key, values in table.items()]

@@ -362,9 +362,14 @@ def _layer_types(result: Reading, layers: int, usual: str) -> list[str]:
         return [words.get(str(word), str(word)) for word in types[:layers]]
     window = config.get("sliding_window") or config.get("attention_chunk_size") or config.get("window_size")
     stated = config.first(
-        ("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
-         "layer_switch")
-    )[1]  # fmt: skip
+        (
+            "full_attention_interval",
+            "sliding_window_pattern",
+            "_sliding_window_pattern",
+            "global_attn_every_n_layers",
+            "layer_switch",
+        )
+    )[1]
     near, every, first = [*usual.split(), "", "", ""][:3]
     if near == "full" or (config.get("use_sliding_window") is False and near != "linear"):
         dense = min(_or(config.get("max_window_layers"), layers), layers)

@@ -68,10 +68,14 @@ def pattern(kinds: Sequence[str]) -> str:
 def _linear(row: Row, keys: tuple[int, int], values: tuple[int, int], convolution: int, rank: int = 0) -> None:
     """Heads and sizes of keys and values of linear layers."""
     row |= {
-        "linear_num_key_heads": keys[0], "linear_key_head_size": keys[1],
-        "linear_num_value_heads": values[0], "linear_value_head_size": values[1],
-        "linear_convolution_size": convolution or 1, "linear_gate_rank": rank or None, "linear_state_size": 4,
-    }  # fmt: skip
+        "linear_num_key_heads": keys[0],
+        "linear_key_head_size": keys[1],
+        "linear_num_value_heads": values[0],
+        "linear_value_head_size": values[1],
+        "linear_convolution_size": convolution or 1,
+        "linear_gate_rank": rank or None,
+        "linear_state_size": 4,
+    }
 
 
 def _listed(row: Row, kinds: Sequence[str]) -> None:
@@ -254,8 +258,12 @@ def _mimo(row: Row, result: Reading) -> None:
     window = result.number("sliding_window", "sliding_window_size")
     if len(kinds) != layers or not window:
         result.refused.append("layers with a window that hybrid_layer_pattern does not list")
-    entries = {"local_num_attention_heads": "num_attention_heads", "local_num_query_groups": "num_key_value_heads",
-           "local_head_size": "head_dim", "local_v_head_size": "v_head_dim"}  # fmt: skip
+    entries = {
+        "local_num_attention_heads": "num_attention_heads",
+        "local_num_query_groups": "num_key_value_heads",
+        "local_head_size": "head_dim",
+        "local_v_head_size": "v_head_dim",
+    }
     row |= {column: result.number(f"swa_{entry}", entry) or None for column, entry in entries.items()}
     row["v_head_size"] = result.number("v_head_dim") or None
     result.config.read |= {"attention_chunk_size", "num_attention_groups"}
@@ -277,9 +285,11 @@ def _other_heads(row: Row, result: Reading) -> None:
         row |= {"num_attention_heads": max(by_kind.get("full") or by_kind["sliding"])}
         row["local_num_attention_heads"] = max(by_kind.get("sliding") or by_kind["full"])
     if other:
-        row |= {"local_num_attention_heads": other.get("num_attention_heads"),
-                "local_num_query_groups": other.get("num_attention_groups"),
-                "local_head_size": other.get("head_dim")}  # fmt: skip
+        row |= {
+            "local_num_attention_heads": other.get("num_attention_heads"),
+            "local_num_query_groups": other.get("num_attention_groups"),
+            "local_head_size": other.get("head_dim"),
+        }
     if "sliding" in kinds:
         _near(row, kinds, result.number("sliding_window"))
 
@@ -394,12 +404,18 @@ def vision_columns(config: Mapping[str, Any], row: Row) -> Row:
     merge = _merged(result, outer, side // patch if side else 0)
     middle = {"merged": width * merge * merge, "": None}.get(family["middle"], row.get(family["middle"]))
     columns: Row = {
-        "vision_layers": layers, "vision_hidden_size": width, "vision_ffn_size": ffn, "vision_num_heads": heads,
-        "vision_gated_mlp": family["gated"], "vision_patch_size": patch, "vision_merge_size": merge,
-        "vision_pooled": family["pooled"], "vision_temporal_patch": result.number("temporal_patch_size") or 1,
+        "vision_layers": layers,
+        "vision_hidden_size": width,
+        "vision_ffn_size": ffn,
+        "vision_num_heads": heads,
+        "vision_gated_mlp": family["gated"],
+        "vision_patch_size": patch,
+        "vision_merge_size": merge,
+        "vision_pooled": family["pooled"],
+        "vision_temporal_patch": result.number("temporal_patch_size") or 1,
         "vision_projector_size": middle or result.number(family["middle"]) or None,
         "vision_projectors": 1 + len(part.get("deepstack_visual_indexes") or ()),
-    }  # fmt: skip
+    }
     window = result.number("window_size") // (patch * merge) * merge
     if window:
         columns["vision_window"] = window * window

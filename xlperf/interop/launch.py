@@ -65,17 +65,15 @@ from xlperf.interop.launch_text import (
     logged_settings,
     settings_of,
 )
-from xlperf.interop.launch_told import fit, models_started, told_by
+from xlperf.interop.launch_told import defaults_of_others, fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
 _VARIABLE = re.compile(r"\$[{(]{0,2}([A-Za-z_]\w*|\d+)")
 _FILE = re.compile(r"(?<![\w/.~}-])[\w./~-]{1,200}\.(?:sh|ya?ml|toml|json)\b")
 _CLIENT = re.compile(r"--backend[= ]{1,9}[\"']?(vllm|sglang)\b")
-_FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
 _OF_RECIPE = ("micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
               "recompute")  # fmt: skip
-_OF_FACTORY = ("precision", "sequence parallel", "sequence length", "recompute", "virtual pipeline", "context parallel")
 MOST_OTHERS = 3  # files of a message that a script names
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
@@ -274,8 +272,8 @@ def read_launch(
     columns = _columns_of(given or {}, kind, text)
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"@mentioned": mentioned_models(f"{name}\n{text}"), **({"model": model} if model else {})}
-    release = {"software_release": lines.facts.get("software_release", read.release)}
-    released = {name: value for name, value in release.items() if value and name not in told.values}
+    release = lines.facts.get("software_release", read.release)
+    released = {"software_release": release} if release else {}
     plan = plan_of(stack, {**released, **told.values, **own, **columns}, models, notes)
     alike = {"model": plan["model"]} if "model" in plan else {}
     pools = plan_of(stack, {**first.values, **alike}) if parts.prefill else {}
@@ -292,8 +290,8 @@ def read_launch(
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     rules += [f"{name}={value}" for name, value in uneven_stages(text)]
     named = (*_LAUNCHERS, *(_NAMES if kind == "training" or read.guessed else ()), "@handed")
-    own_values = [key for key in (*told.values, *(column for _, column in told.open))
-                  if key not in named and not key.startswith(("@sign ", "@array "))]  # fmt: skip
+    settings = (*told.values, *(column for _, column in told.open))
+    own_values = [key for key in settings if key not in named and not key.startswith(("@sign ", "@array "))]
     elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
     fewest = FEWEST_GUESSED if read.guessed and kind == "training" and not elsewhere else 1
     if len(own_values) < fewest and not marked and not lines.stack:
@@ -308,25 +306,17 @@ def read_launch(
     open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts, counted)]
     off = switched_off(one for texts in groups for group in texts for one in group)
     unknown = [] if logged and stack in (*stacks(), lines.stack) else [*dict.fromkeys(told.unknown)]
-    handed = frozenset(told.handed)
-    kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
+    kinds = {words: "moves" if words in told.handed else kind_of(words, off) for words in unknown}
     unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
     unread = [words for words in unread if not given_instead(words, given_columns)]
-    unknown = [words for words, kind in kinds.items() if not kind]
     if not partial:
         if lacks and not unread and open_ and all("MODEL" in words for words in open_):
             raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
     notes += _assumed(plan, text, whole) if kind == "inference" else ()
-    if _FACTORY.search(text) and MARK not in text:
-        left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in told.values.keys() | columns.keys()]
-        notes += [f"the recipe that --factory names decides, here defaults: {', '.join(left)}"] if left else []
-    notes += [f"{words} is not known: any length is taken" for words, column in told.open
-              if column == "max_context" and column not in given_columns]  # fmt: skip
-    notes += [f"what {last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
-    several = {run: told.runs.count(run) for run in told.runs}
-    notes += [f"starts {last(run)} {many} times: the last one is read" for run, many in several.items() if many > 1]
+    notes += defaults_of_others(told, given_columns, text if MARK not in text else "")
+    unknown = [words for words in unknown if not kinds[words]]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
 

@@ -132,8 +132,11 @@ def _runtime(stated: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
     if stated.get("kind") == "VLLMRuntime" and "modelURL" in model:
         options = {name: model[name] for name in ("maxModelLen", "dtype", "maxNumSeqs") if name in model}
         options["enableLora"] = model.get("enableLoRA", "false")
-        yield {**model, "vllmConfig": {**options, **mapping(spec.get("vllmConfig"))},
-               "replicaCount": deployed.get("replicas", "1")}  # fmt: skip
+        yield {
+            **model,
+            "vllmConfig": {**options, **mapping(spec.get("vllmConfig"))},
+            "replicaCount": deployed.get("replicas", "1"),
+        }
 
 
 def _of_ray(stated: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
@@ -239,8 +242,11 @@ def _of_recipe(recipe: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
     named = str(mapping(mapping(recipe.get("identity")).get("model")).get("repo", ""))
     precision = str(model.get("precision", ""))
     lines = {}
-    for pool, key, workers in (("prefill", "prefill", "prefill"), ("decode", "decode", "decode"),
-                               (TOGETHER, "aggregated", "agg")):  # fmt: skip
+    for pool, key, workers in (
+        ("prefill", "prefill", "prefill"),
+        ("decode", "decode", "decode"),
+        (TOGETHER, "aggregated", "agg"),
+    ):
         own = dict(mapping(settings[engine].get(key)))
         if not own:
             continue

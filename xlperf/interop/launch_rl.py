@@ -28,8 +28,11 @@ def rl_question(stack: str, settings: Iterable[Setting]) -> str:
     'xlperf rl --prompts-per-step 64 --samples-per-prompt 8'
     """
     stated = {one.name[:LONGEST_NAME].strip("-=:").casefold(): one.argument for one in settings}
-    off = [name.removesuffix("enabled") for name, value in stated.items()
-           if name.endswith(".enabled") and value.casefold() == "false"]  # fmt: skip
+    off = [
+        name.removesuffix("enabled")
+        for name, value in stated.items()
+        if name.endswith(".enabled") and value.casefold() == "false"
+    ]
     options, together, open_ = dict[str, str](), False, set[str]()
     for row in rows("interop/rl_arguments.csv"):
         value, option = stated.get(row["argument"]), row["option"]

@@ -79,8 +79,10 @@ def _of_primus(settings: Sequence[Setting]) -> list[Setting]:
                 inside.append(Setting("model.converters:", ("quantize.linear.float8",)))
             inside += [Setting(_MODELS_OF_PRIMUS[framework], (model,))] if model else []
             begin = f"{module}overrides."
-            return [*inside, *(one._replace(name=one.name.removeprefix(begin)) for one in settings
-                               if one.name.startswith(begin))]  # fmt: skip
+            return [
+                *inside,
+                *(one._replace(name=one.name.removeprefix(begin)) for one in settings if one.name.startswith(begin)),
+            ]
     return []
 
 
@@ -88,8 +90,11 @@ def _of_flagscale(settings: Sequence[Setting]) -> list[Setting]:
     """Arguments of Megatron-LM, which FlagScale groups by what they are for."""
     if not any(one.name.startswith("system.") and "model_parallel_size" in one.name for one in settings):
         return []
-    return [one._replace(name=one.name.rpartition(".")[2]) for one in settings
-            if one.name.startswith(("system.", "model.", "data."))]  # fmt: skip
+    return [
+        one._replace(name=one.name.rpartition(".")[2])
+        for one in settings
+        if one.name.startswith(("system.", "model.", "data."))
+    ]
 
 
 def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setting]:
@@ -297,8 +302,9 @@ def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, n
     if stack != "bridge" or models is None:
         return ""
     known = _by_letters(models)
-    return next((known[_letters(_ENDING.sub("", text))] for text in spelled
-                 if _letters(_ENDING.sub("", text)) in known), sized)  # fmt: skip
+    return next(
+        (known[_letters(_ENDING.sub("", text))] for text in spelled if _letters(_ENDING.sub("", text)) in known), sized
+    )
 
 
 def _letters(text: str) -> str:

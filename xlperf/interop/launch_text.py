@@ -115,9 +115,12 @@ _MESH = re.compile(r"Building \d-D device mesh with \[([^\]\n]{1,200})\], \[([\d
 _DEGREES = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,6}(?:, )?){1,12})")
 _COUNTED = {
     name: re.compile(rf"{words}:\s{{1,60}}(\d{{1,12}})")
-    for name, words in (("requests", "Successful requests"), ("isl", "Total input tokens"),
-                        ("osl", "Total generated tokens"))
-}  # fmt: skip
+    for name, words in (
+        ("requests", "Successful requests"),
+        ("isl", "Total input tokens"),
+        ("osl", "Total generated tokens"),
+    )
+}
 
 
 REPORT = "Serving Benchmark Result"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
@@ -34,6 +35,8 @@ _BESIDE = re.compile(
     r"(?:infer|deploy|rollout|convert|export|preprocess|evaluate|eval|merge|generate|tokenize|quantize|download|prepare)(?:_\w+)?)(?:\.py)?"
 )
 """Programs that stand beside training in one script: what they are told says nothing of it."""
+_FACTORY = re.compile(r"^[^#\n]{0,2000}--factory[ =]", re.MULTILINE)
+_OF_FACTORY = ("precision", "sequence parallel", "sequence length", "recompute", "virtual pipeline", "context parallel")
 _LAUNCHERS = ("swift", "megatron")  # commands of ms-swift, whose first word is a program
 _PATHS = ("@config", "@checkpoint", "@named")  # quantities whose last part counts, whatever folder it is in
 
@@ -173,3 +176,18 @@ def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], scr
         told.handed.extend([setting.words] if script else [])
     elif not (value.get("precision") in SIXTEEN_BITS and values.get("precision", "").startswith(_NARROW)):
         values |= value
+
+
+def defaults_of_others(told: Told, columns: Collection[str], text: str) -> Iterator[str]:
+    """Notes on what a recipe, an engine or another script decides."""
+    left = [name for name in _OF_FACTORY if name.replace(" ", "_") not in {*told.values, *columns}]
+    if left and _FACTORY.search(text):
+        yield f"the recipe that --factory names decides, here defaults: {', '.join(left)}"
+    for words, column in told.open:
+        if column == "max_context" and column not in columns:
+            yield f"{words} is not known: any length is taken"
+    for path in dict.fromkeys(told.scripts):
+        yield f"what {last(path)} sets itself is not read"
+    for path, many in Counter(told.runs).items():
+        if many > 1:
+            yield f"starts {last(path)} {many} times: the last one is read"

@@ -20,8 +20,14 @@ def with_published_names(config: dict[str, Any]) -> dict[str, Any]:
     if "model_type" in config or "q_lora_rank" in config or "n_layers" not in config or len(numbers) < len(stated):
         return config
     width, factor, multiple = numbers
-    names = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_kv_heads": "num_key_value_heads",
-             "tied_embeddings": "tie_word_embeddings", "ffn_dim_multiplier": "_", "multiple_of": "__"}  # fmt: skip
+    names = {
+        "dim": "hidden_size",
+        "hidden_dim": "intermediate_size",
+        "n_kv_heads": "num_key_value_heads",
+        "tied_embeddings": "tie_word_embeddings",
+        "ffn_dim_multiplier": "_",
+        "multiple_of": "__",
+    }
     experts = config.get("moe")
     result = {names.get(key, key): value for key, value in config.items() if key != "moe" or not experts}
     least = int(factor * int(8.0 * width / 3.0))  # llama/model.py FeedForward

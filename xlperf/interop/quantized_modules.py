@@ -121,9 +121,12 @@ def _places(row: Mapping[str, object], config: Mapping[str, Any]) -> dict[str, S
     by_part: dict[str, Sequence[int]] = {"attention": whole, "mlp": dense, "moe": mixed}
     if {"moe", "mlp"} & {*kinds}:  # a layer of its own for each block
         by_part = {part: [layer for layer, kind in enumerate(kinds) if kind == part] for part in by_part}
-    places = {"attention_precision": by_part["attention"], "mlp_precision": by_part["mlp"],
-              "expert_precision": by_part["moe"],
-              "shared_expert_precision": by_part["moe"] if row.get("num_shared_experts") else ()}  # fmt: skip
+    places = {
+        "attention_precision": by_part["attention"],
+        "mlp_precision": by_part["mlp"],
+        "expert_precision": by_part["moe"],
+        "shared_expert_precision": by_part["moe"] if row.get("num_shared_experts") else (),
+    }
     return {column: chosen for column, chosen in places.items() if chosen}
 
 
@@ -183,8 +186,16 @@ def _of_method(method: str, narrow: Mapping[str, Any]) -> str | None:
         return "int4-64" if narrow.get("load_in_4bit") or narrow.get("_load_in_4bit") else "int8-128"
     if method in ("fp8", "fbgemm-fp8", "ptpc-fp8", "w8a8-fp8", "deepseek-v4-fp8"):
         return "fp8-block" if narrow.get("weight_block_size") else "fp8-tensor"
-    formats = {"mxfp4": "mxfp4", "gpt-oss-mxfp4": "mxfp4", "w4afp8": _USUAL_INT4, "w8a8-int8": "int8",
-               "experts-int8": "int8-128", "moe-wna16": _USUAL_INT4, "nvfp4": "fp4", "mxfp8": "fp8-block"}  # fmt: skip
+    formats = {
+        "mxfp4": "mxfp4",
+        "gpt-oss-mxfp4": "mxfp4",
+        "w4afp8": _USUAL_INT4,
+        "w8a8-int8": "int8",
+        "experts-int8": "int8-128",
+        "moe-wna16": _USUAL_INT4,
+        "nvfp4": "fp4",
+        "mxfp8": "fp8-block",
+    }
     return formats.get(method)
 
 
@@ -287,8 +298,9 @@ def _of_name(algorithm: str, source: str) -> str:
 
 def _by_name(listed: Mapping[str, Any], source: str) -> dict[str, str]:
     """Formats by the names of modules and of the modules that hold them."""
-    algorithms = {str(name): str(one.get("quant_algo")).upper() for name, one in listed.items()
-                  if isinstance(one, Mapping)}  # fmt: skip
+    algorithms = {
+        str(name): str(one.get("quant_algo")).upper() for name, one in listed.items() if isinstance(one, Mapping)
+    }
     stored = {algorithm: _of_name(algorithm, source) for algorithm in sorted({*algorithms.values()})}
     return {holder: stored[word] for name, word in algorithms.items() for holder in _holders(_short(name))}
 
@@ -327,8 +339,13 @@ def _quark_format(group: object) -> str | None:
     if not isinstance(weight, Mapping):
         return None
     size = _whole(weight.get("group_size"))
-    formats = {"fp4": "mxfp4" if size == 32 else "fp4", "fp8_e4m3": "fp8-tensor", "int8": "int8",
-               "int4": _INT4.get(size, _USUAL_INT4), "uint4": _INT4.get(size, _USUAL_INT4)}  # fmt: skip
+    formats = {
+        "fp4": "mxfp4" if size == 32 else "fp4",
+        "fp8_e4m3": "fp8-tensor",
+        "int8": "int8",
+        "int4": _INT4.get(size, _USUAL_INT4),
+        "uint4": _INT4.get(size, _USUAL_INT4),
+    }
     return formats.get(str(weight.get("dtype", "")))
 
 

@@ -70,8 +70,11 @@ def stated_model(text: str, name: str) -> StatedModel:
     frequency, layers = entries.get("moe_layer_freq"), entries.get("num_hidden_layers", 0)
     if isinstance(frequency, list) and len(frequency) != layers:
         wrong.append(f"moe_layer_freq of {len(frequency)} layers beside num_layers {layers}")
-    lacking = [one for one in dict.fromkeys(_argument(own, entry) for entry in _NEEDED if entry not in entries)
-               if not any(words.startswith(f"{one} ") for words in wrong)]  # fmt: skip
+    lacking = [
+        one
+        for one in dict.fromkeys(_argument(own, entry) for entry in _NEEDED if entry not in entries)
+        if not any(words.startswith(f"{one} ") for words in wrong)
+    ]
     faults = [Fault(name, f"states {words}: it is not understood, or no row of models expresses it") for words in wrong]
     if lacking:
         remedy = "write into it what it lacks, or give the config.json of the model"

@@ -88,12 +88,21 @@ def _plan(
     _workers(text, number, models.number(model, "num_experts") > 0.0, remarks)
     _mapping(text, number, remarks)
     plan: dict[str, object] = {
-        "name": text["row_id"], "model": model, "accelerator": text["gpu"], "num_accelerators": number["n_gpus"],
-        "software": engine, "software_release": release_in(text["framework"]), "tensor_parallel": number["tp"],
-        "pipeline_parallel": _at_least_one(number["pp"]), "expert_parallel": _at_least_one(number["ep"]),
-        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]), "prompt_length": number["isl"],
-        "output_length": number["osl"], "precision": _precision(text, remarks), "kv_precision": _kv_precision(text),
-    }  # fmt: skip
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
+        "num_accelerators": number["n_gpus"],
+        "software": engine,
+        "software_release": release_in(text["framework"]),
+        "tensor_parallel": number["tp"],
+        "pipeline_parallel": _at_least_one(number["pp"]),
+        "expert_parallel": _at_least_one(number["ep"]),
+        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]),
+        "prompt_length": number["isl"],
+        "output_length": number["osl"],
+        "precision": _precision(text, remarks),
+        "kv_precision": _kv_precision(text),
+    }
     if _WEIGHTS_ONLY in text["precision"].casefold():
         plan["activation_precision"], plan["kv_precision"] = "bf16", plan["kv_precision"] or "bf16"
         remarks.append("weights alone are narrow: 16-bit products")

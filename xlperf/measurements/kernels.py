@@ -319,9 +319,15 @@ def _attention(row: Row) -> _Parsed:
     causal = float(_text(row, "causal").casefold() in ("true", "1", "1.0", "yes"))
     both_passes = _text(row, "direction") == "fwd+bwd"
     arguments = {
-        "batch": _number(row, "batch"), "num_heads": heads, "num_query_groups": groups if groups > 0 else heads,
-        "query_length": length, "key_length": length, "head_size": head_size, "causal": causal, "element_size": size,
-    }  # fmt: skip
+        "batch": _number(row, "batch"),
+        "num_heads": heads,
+        "num_query_groups": groups if groups > 0 else heads,
+        "query_length": length,
+        "key_length": length,
+        "head_size": head_size,
+        "causal": causal,
+        "element_size": size,
+    }
     time = _microseconds(row)
     if not time > 0.0:
         counted = (3.5 if both_passes else 1.0) * (0.5 if causal else 1.0)

@@ -132,9 +132,11 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def published_plans(
-    kind: str, published: Published, models: ModelNames,
+    kind: str,
+    published: Published,
+    models: ModelNames,
     plans_of: Callable[[int], tuple[list[dict[str, object]], list[str]]],
-) -> PublishedPlans:  # fmt: skip
+) -> PublishedPlans:
     """Published rows by ``plans_of(row)``: plans (the second is the denominator of the first) and notes."""
     rows: list[dict[str, object]] = []
     index: list[int] = []
@@ -181,12 +183,14 @@ def _plan(
     model, remarks = models.name(published, row)
     printed = text["software"].casefold()
     plan: dict[str, object] = {
-        "name": text["row_id"], "model": model, "accelerator": text["gpu"],
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
         "software": nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed,
         "software_release": nemo_release(text["source"]) if printed in _NAMED_NEMO else "",
         "recompute_modules": _MODULES.get(text["recompute"].casefold(), ""),
-    }  # fmt: skip
+    }
     if text["data_sharding"] == _SHARDED and math.isnan(_value(plan, "zero_stage")):
         plan["zero_stage"] = 3.0
     stated = stated_settings("training", text["settings"])

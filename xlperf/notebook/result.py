@@ -239,8 +239,11 @@ class Plots(PlotAccessor):
     def frontier(self, x: str | None = None, y: str | None = None, ax: Axes | None = None) -> Axes:
         """Rows over two columns, the rows that no other beats joined by a line; of ``serve`` the curve of a copy."""
         block = self._block
-        curve = [[block[f"curve_{name}_{point}"] for point in range(1, 9)] for name in ("speed", "throughput")
-                 if "curve_speed_1" in block and x is None and y is None]  # fmt: skip
+        curve = [
+            [block[f"curve_{name}_{point}"] for point in range(1, 9)]
+            for name in ("speed", "throughput")
+            if "curve_speed_1" in block and x is None and y is None
+        ]
         if curve:
             along, up = (column("inference_results", name) for name in _AXES[0])
             values = [np.array([points[0] for _, points in one]) for one in curve]
@@ -302,8 +305,10 @@ class Plots(PlotAccessor):
         varied = [(words, cells) for words, cells in entries if len(set(cells)) > 1][:2]
         if not varied:
             return [str(at) for at in self._result.index.tolist()]
-        return ["\n".join(f"{words} {cell}" for words, cell in zip((words for words, _ in varied), row, strict=True))
-                for row in zip(*(cells for _, cells in varied), strict=True)]  # fmt: skip
+        return [
+            "\n".join(f"{words} {cell}" for words, cell in zip((words for words, _ in varied), row, strict=True))
+            for row in zip(*(cells for _, cells in varied), strict=True)
+        ]
 
     def _column(self, given: str | None, name: str) -> Part:
         wanted = split_header(given)[0] if given is not None else name

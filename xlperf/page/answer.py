@@ -136,10 +136,12 @@ def curve(
     mark = '<circle cx="{:.1f}" cy="{:.1f}" r="6"/>'.format(*at(marked)) if marked else ""
     bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     lines = [
-        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>', f'<polyline points="{drawn}"/>', mark,
+        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>',
+        f'<polyline points="{drawn}"/>',
+        mark,
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
-    ]  # fmt: skip
+    ]
     for along in marks[0]:
         x = at((along, 0.0))[0]
         lines.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{along:,.10g}</text>')
@@ -234,8 +236,9 @@ def _axis(answer: Answered, name: str, factors: tuple[float, ...]) -> Axis:
     values = [asked * factor for factor in factors]
     values = [max(1.0, float(round(value))) if declared.is_whole else value for value in values]
     values = list(dict.fromkeys(value for value in values if value == asked or low < value <= high))
-    return Axis(name, [f"{value:.6g}" if value != asked else answer.form[name] for value in values],
-                values.index(asked))  # fmt: skip
+    return Axis(
+        name, [f"{value:.6g}" if value != asked else answer.form[name] for value in values], values.index(asked)
+    )
 
 
 def _tiles(answer: Answered) -> list[Shown]:
@@ -281,14 +284,19 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     first, more = _parted(answer.words)
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=text(f"xlperf {__version__}: {answer.kind}"), answer=text(first), more=text(more),
+        title=text(f"xlperf {__version__}: {answer.kind}"),
+        answer=text(first),
+        more=text(more),
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
-        tiles="".join(lines), charts="".join(_charts(answer)),
+        tiles="".join(lines),
+        charts="".join(_charts(answer)),
         tables="".join(sections),
-        others=_others(asked, points), notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
-        card=card(answer.card), grid=json.dumps(grid).replace("<", "\\u003c"),
-    )  # fmt: skip
+        others=_others(asked, points),
+        notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
+        card=card(answer.card),
+        grid=json.dumps(grid).replace("<", "\\u003c"),
+    )
 
 
 def _parted(words: str) -> tuple[str, str]:
@@ -396,9 +404,12 @@ def _bar(ways: Table, at: int) -> Bar:
 
 
 def write_tables(
-    output: str, title: str, lines: Sequence[str], tables: Sequence[tuple[str, list[Part]]],
+    output: str,
+    title: str,
+    lines: Sequence[str],
+    tables: Sequence[tuple[str, list[Part]]],
     charts: Sequence[str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write tables as a page, with ``charts`` or one of the first result above each; replaced when complete."""
     drawn = [_chart(block) for _, block in tables] if charts is None else charts
     template = resources.table("page/answer.html").read_text(encoding="utf-8")

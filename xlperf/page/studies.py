@@ -87,8 +87,10 @@ def _bars(chart: Chart, labels: Sequence[str], columns: Sequence[Column], values
                 ends = (place(start), place(start + value)) if chart.stacked else (place(axis.least), place(value))
                 y = top + (0.0 if chart.stacked else _BAR * number) + 1.0
                 colour = _COLOURS[number % len(_COLOURS)]
-                lines.append(f'<rect x="{min(ends):.1f}" y="{y:.1f}" width="{abs(ends[1] - ends[0]):.1f}" '
-                             f'height="{_BAR - 3:.0f}" style="fill:{colour}"/>')  # fmt: skip
+                lines.append(
+                    f'<rect x="{min(ends):.1f}" y="{y:.1f}" width="{abs(ends[1] - ends[0]):.1f}" '
+                    f'height="{_BAR - 3:.0f}" style="fill:{colour}"/>'
+                )
                 start += value if chart.stacked else 0.0
             if value == value and not chart.stacked:
                 lines.append(f'<text x="{max(ends) + 5:.1f}" y="{y + 11:.1f}">{words[number][row]}</text>')

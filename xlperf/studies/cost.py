@@ -52,8 +52,10 @@ def _designs(inputs: outcome.Inputs) -> tuple[Table, list[_Case]]:
     """Designs of equal silicon within the exposure field; links reduce compute."""
     packages, nodes = inputs.catalog.tables["packages"], inputs.catalog.tables["process_nodes"]
     square_mm = UNITS["mm2"].factor
-    terms = {name: inputs.number(name) for name in (
-        "memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")}  # fmt: skip
+    terms = {
+        name: inputs.number(name)
+        for name in ("memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")
+    }
     rows: list[dict[str, object]] = []
     cases: list[_Case] = []
     for case in product(
@@ -72,11 +74,15 @@ def _designs(inputs: outcome.Inputs) -> tuple[Table, list[_Case]]:
         rows.append(
             terms
             | {
-                "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}", "package": package, "node": node,
-                "num_dies": dies, "module_area": die - links, "link_area_share": links / (die - links),
+                "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}",
+                "package": package,
+                "node": node,
+                "num_dies": dies,
+                "module_area": die - links,
+                "link_area_share": links / (die - links),
                 "kind": "assumption",
             }
-        )  # fmt: skip
+        )
     if not rows:
         raise InputError(Fault(inputs.place, "no design has a die within one exposure field and larger than its links"))
     return table_from_rows("chiplets", list(rows[0]), [list(row.values()) for row in rows]), cases
@@ -108,9 +114,12 @@ def _priced_devices(inputs: outcome.Inputs, names: Sequence[str], compute: np.nd
 
 
 def _designs_sheet(
-    names: Sequence[str], cases: Sequence[_Case], results: Table, compute: np.ndarray,
+    names: Sequence[str],
+    cases: Sequence[_Case],
+    results: Table,
+    compute: np.ndarray,
     plans: Sequence[tuple[Table, Table]],
-) -> outcome.StudySheet:  # fmt: skip
+) -> outcome.StudySheet:
     columns: outcome.Columns = [
         ("design", names),
         *zip(("node", "silicon_area", "package", "dies"), zip(*cases, strict=True), strict=True),
@@ -129,8 +138,10 @@ def _cost_map(inputs: outcome.Inputs, cases: Sequence[_Case], cost: np.ndarray) 
     values = np.full((len(keys), len(dies)), np.nan)
     values[row, [dies.index(case[3]) for case in cases]] = cost
     names = [_dies(count) for count in dies]
-    of_nodes = ((node, [place for place, key in enumerate(keys) if key.startswith(f"{node},")])
-                for node in inputs.words("nodes"))  # fmt: skip
+    of_nodes = (
+        (node, [place for place, key in enumerate(keys) if key.startswith(f"{node},")])
+        for node in inputs.words("nodes")
+    )
     charts = [
         chart
         for node, places in of_nodes
@@ -230,8 +241,10 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
 def _most_saved(savings: _Savings) -> dict[float, float]:
     """Largest saving at each area, in rising order. [%]"""
     areas = sorted({area for _, area in savings})
-    return {area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
-            for area in areas}  # fmt: skip
+    return {
+        area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
+        for area in areas
+    }
 
 
 def _chiplet_findings(
@@ -311,11 +324,14 @@ def _serving(
     edge_sheet = outcome.sheet_of(
         "serving frontier",
         [
-            ("plan", plans.text("name")[edge]), ("accelerator", plans.text("accelerator")[edge]),
-            ("time_per_token", time[edge]), ("cost", cost[edge]),
-            ("tokens_per_second_per_user", 1 / (time[edge] * UNITS["ms"].factor)), ("throughput", results[_RATE][edge]),
+            ("plan", plans.text("name")[edge]),
+            ("accelerator", plans.text("accelerator")[edge]),
+            ("time_per_token", time[edge]),
+            ("cost", cost[edge]),
+            ("tokens_per_second_per_user", 1 / (time[edge] * UNITS["ms"].factor)),
+            ("throughput", results[_RATE][edge]),
         ],
-    )  # fmt: skip
+    )
     return [targeted, edge_sheet], list(_serving_findings(targets, names, cheapest, _extrapolated(plans, results)))
 
 

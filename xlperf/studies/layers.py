@@ -79,15 +79,19 @@ def _detail(
     return outcome.sheet_of(
         "operators",
         [
-            ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]), ("plan", plan),
-            ("phase", table["phase"]), ("operator", table["operator"]),
+            ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]),
+            ("plan", plan),
+            ("phase", table["phase"]),
+            ("operator", table["operator"]),
             *outcome.result_columns(table, ("m", "n", "k", "flop", "traffic")),
-            (fields["arithmetic_intensity"], flop / traffic), ("ridge", peak / bandwidth),
+            (fields["arithmetic_intensity"], flop / traffic),
+            ("ridge", peak / bandwidth),
             *outcome.result_columns(table, ("ideal_time", "tile_time", "efficiency_time", "power_time", "time")),
-            ("share_of_peak_rate", flop / time / peak), ("share_of_memory_bandwidth", traffic / time / bandwidth),
+            ("share_of_peak_rate", flop / time / peak),
+            ("share_of_memory_bandwidth", traffic / time / bandwidth),
             *((fields[name], table[name]) for name in ("bound", "ideal_bound")),
         ],
-    )  # fmt: skip
+    )
 
 
 def _times(operators: Mapping[int, Table], names: Sequence[str]) -> outcome.StudySheet:
@@ -238,12 +242,15 @@ def flash_attention(inputs: outcome.Inputs) -> outcome.Outcome:
     speed, shrunk = step[0] / step[1], activations[0] / activations[1]
     columns: outcome.Columns = [
         ("case", [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]),
-        ("accelerator", machine), ("sequence_length", length),
-        *zip(("standard_step_time", "flash_step_time"), step, strict=True), ("speed_up", speed),
-        *zip(("standard_activations", "flash_activations"), activations, strict=True), ("activations_ratio", shrunk),
+        ("accelerator", machine),
+        ("sequence_length", length),
+        *zip(("standard_step_time", "flash_step_time"), step, strict=True),
+        ("speed_up", speed),
+        *zip(("standard_activations", "flash_activations"), activations, strict=True),
+        ("activations_ratio", shrunk),
         *zip(("standard_mfu", "flash_mfu"), mfu, strict=True),
         *zip(("standard_fits", "flash_fits"), np.where(fits == 1, "yes", "no"), strict=True),
-    ]  # fmt: skip
+    ]
     findings: list[outcome.Finding] = []
     if pairs:
         lengths = length.min(), length.max()
@@ -315,10 +322,13 @@ def _widths(training: Table, trained: Table) -> outcome.StudySheet:
     rate_names, share_names = ([f"{word}_{models[i]}" for i in varied] for word in ("rate", "share"))
     return outcome.sheet_of(
         "width",
-        [("expert_parallel", keys), *zip(rate_names, rates.T[varied], strict=True),
-         *zip(share_names, shares.T[varied], strict=True)],
+        [
+            ("expert_parallel", keys),
+            *zip(rate_names, rates.T[varied], strict=True),
+            *zip(share_names, shares.T[varied], strict=True),
+        ],
         [*outcome.charts_of("width: rate", rate_names), *outcome.charts_of("width: share", share_names)],
-    )  # fmt: skip
+    )
 
 
 def _decode(inference: Table, served: Table) -> outcome.StudySheet:

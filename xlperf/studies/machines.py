@@ -54,9 +54,13 @@ def speed_up(inputs: outcome.Inputs) -> outcome.Outcome:
     labels = [f"{names[start]} to {names[end]}" for start, end in pairs]
     taken_apart = outcome.sheet_of(
         "factors",
-        [("from_and_to", labels), *zip(factors, gains.T, strict=True), ("rest", totals / np.prod(gains, axis=1)),
-         ("total", totals)],
-    )  # fmt: skip
+        [
+            ("from_and_to", labels),
+            *zip(factors, gains.T, strict=True),
+            ("rest", totals / np.prod(gains, axis=1)),
+            ("total", totals),
+        ],
+    )
     # the same speed-ups with a row for each factor, one bar per pair in charts
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
@@ -119,8 +123,13 @@ def _ceilings(
     start, end = np.array(list(product(starts, ends))).T
     total, compute, bandwidth = (each[end] / each[start] for each in (speeds, peaks, bandwidths[rows]))
     labels = [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]
-    columns: outcome.Columns = [("from_and_to", labels), ("total", total), ("compute_ceiling", compute),
-                        ("reached", total / compute), ("memory_bandwidth_ratio", bandwidth)]  # fmt: skip
+    columns: outcome.Columns = [
+        ("from_and_to", labels),
+        ("total", total),
+        ("compute_ceiling", compute),
+        ("reached", total / compute),
+        ("memory_bandwidth_ratio", bandwidth),
+    ]
     return outcome.sheet_of("ceilings", columns)
 
 
@@ -134,9 +143,13 @@ def _claim(
     needed, mfu = 100 * (mfu * gains / target), 100 * mfu  # [%]
     names, count = [str(plans["name"][end]) for end in ends], len(ends)
     columns: outcome.Columns = [
-        ("new_plan", names), ("gain", gains), ("claimed", [target] * count), ("missing_factor", target / gains),
-        ("mfu_of_the_old_plan", [mfu] * count), ("mfu_needed", needed),
-    ]  # fmt: skip
+        ("new_plan", names),
+        ("gain", gains),
+        ("claimed", [target] * count),
+        ("missing_factor", target / gains),
+        ("mfu_of_the_old_plan", [mfu] * count),
+        ("mfu_needed", needed),
+    ]
     claim = outcome.sheet_of("claim", columns, target=target, plan=plans["name"][best])
     base = {name: values[best] for name, values in plans.columns.items()}
     replicas = float(base["num_accelerators"]) / (float(base["tensor_parallel"]) * float(base["pipeline_parallel"]))
@@ -150,20 +163,34 @@ def _claim(
     slower = speeds[best] / evaluate(_plans_of(rows, changes, plans), inputs.catalog)[_RATE]
     order = np.argsort(-np.nan_to_num(slower), kind="stable")
     handicaps = outcome.sheet_of(
-        "handicaps", [("handicap", [changes[i] for i in order]), ("times_slower", slower[order])],
+        "handicaps",
+        [("handicap", [changes[i] for i in order]), ("times_slower", slower[order])],
         plan=plans["name"][best],
-    )  # fmt: skip
+    )
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
         words = "no plan of the old and of the new machine could be computed"
         return [claim, handicaps], [outcome.finding("no claim")], words
     most, worst = int(np.nanargmax(gains)), int(order[0])
     made = gains[most] * slower[worst]
     findings = [
-        outcome.finding("claim", target=target, gain=gains[most], plan=names[most], short=target / gains[most],
-                needed=needed[most], mfu=mfu),
-        outcome.finding("handicap", change=changes[worst], slower=slower[worst], made=made,
-                enough="more than" if made >= target else "still below", target=target),
-    ]  # fmt: skip
+        outcome.finding(
+            "claim",
+            target=target,
+            gain=gains[most],
+            plan=names[most],
+            short=target / gains[most],
+            needed=needed[most],
+            mfu=mfu,
+        ),
+        outcome.finding(
+            "handicap",
+            change=changes[worst],
+            slower=slower[worst],
+            made=made,
+            enough="more than" if made >= target else "still below",
+            target=target,
+        ),
+    ]
     short = (
         f"{target:g} times would need an old machine at {needed[most]:.0f} % of its peak, where its best plan "
         f"reaches {mfu:.0f} %: against that plan the gain is {gains[most]:.1f} at the most"
@@ -172,9 +199,13 @@ def _claim(
 
 
 def _short(
-    plans: Table, pairs: Sequence[tuple[int, int]], factors: Sequence[str], gains: np.ndarray, totals: np.ndarray,
+    plans: Table,
+    pairs: Sequence[tuple[int, int]],
+    factors: Sequence[str],
+    gains: np.ndarray,
+    totals: np.ndarray,
     needed: str,
-) -> Iterator[outcome.Finding]:  # fmt: skip
+) -> Iterator[outcome.Finding]:
     """The speed-up with its largest factor, and the condition of a claimed speed-up."""
     computed = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
     if not computed:
@@ -213,10 +244,13 @@ def topologies(inputs: outcome.Inputs) -> outcome.Outcome:
         for chart in outcome.charts_of("topologies", STEP_PARTS, (int(span[0]), int(span[-1]) + 1), label=label)
     ]
     columns: outcome.Columns = [
-        ("plan", names), ("network", networks), ("model", [labels[i] for i in group]),
-        *outcome.result_columns(results, ("step_time",)), ("over_the_best", over),
+        ("plan", names),
+        ("network", networks),
+        ("model", [labels[i] for i in group]),
+        *outcome.result_columns(results, ("step_time",)),
+        ("over_the_best", over),
         *outcome.result_columns(results, (*STEP_PARTS, "reason")),
-    ]  # fmt: skip
+    ]
     collectives = _collectives(inputs, outcome.positions(networks)[0])
     # plans of each label, the fastest network first
     ranked = {}
@@ -250,9 +284,12 @@ def _collectives(inputs: outcome.Inputs, networks: list[str]) -> outcome.StudySh
 
 
 def _networks_short(
-    inputs: outcome.Inputs, ranked: Mapping[str, np.ndarray], networks: np.ndarray, over: np.ndarray,
+    inputs: outcome.Inputs,
+    ranked: Mapping[str, np.ndarray],
+    networks: np.ndarray,
+    over: np.ndarray,
     table: outcome.StudySheet,
-) -> Iterator[outcome.Finding]:  # fmt: skip
+) -> Iterator[outcome.Finding]:
     """The slowest network of each plan, and the collective with the largest slowdown."""
     clauses = []
     for label, order in ranked.items():

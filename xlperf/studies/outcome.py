@@ -307,18 +307,30 @@ def charts_of(
     """Charts that charts.csv declares for a sheet; ``series`` are the columns that it writes as ``*``."""
     return [
         Chart(
-            line["kind"], line["title"].format(**facts), line["x"].format(**facts),
-            tuple(series) if line["y"] == "*" else line["y"].split(), line["x title"].format(**facts), line["y title"],
-            "stacked" in line["look"], "log x" in line["look"], "log y" in line["look"], rows, line["by"],
+            line["kind"],
+            line["title"].format(**facts),
+            line["x"].format(**facts),
+            tuple(series) if line["y"] == "*" else line["y"].split(),
+            line["x title"].format(**facts),
+            line["y title"],
+            "stacked" in line["look"],
+            "log x" in line["look"],
+            "log y" in line["look"],
+            rows,
+            line["by"],
         )
         for line in _declared("charts").get(sheet, ())
-    ]  # fmt: skip
+    ]
 
 
 def sheet_of(
-    kind: str, columns: Iterable[tuple[Column | str, Iterable[object]]], charts: Sequence[Chart] | None = None,
-    name: str = "", series: Sequence[str] = (), **facts: object,
-) -> StudySheet:  # fmt: skip
+    kind: str,
+    columns: Iterable[tuple[Column | str, Iterable[object]]],
+    charts: Sequence[Chart] | None = None,
+    name: str = "",
+    series: Sequence[str] = (),
+    **facts: object,
+) -> StudySheet:
     """A sheet that sheets.csv, columns.csv and charts.csv declare, from the values of its columns.
 
     ``facts`` stand in its heading, columns and charts. A column that is not declared holds labels, the key if it is
@@ -344,9 +356,15 @@ def _value(value: object, flag: bool) -> Value:
 
 
 def pivot_of(
-    kind: str, key: str, keys: Iterable[object], series: Sequence[str], values: np.ndarray | Sequence[Sequence[object]],
-    charts: Sequence[Chart] | None = None, name: str = "", **facts: object,
-) -> StudySheet:  # fmt: skip
+    kind: str,
+    key: str,
+    keys: Iterable[object],
+    series: Sequence[str],
+    values: np.ndarray | Sequence[Sequence[object]],
+    charts: Sequence[Chart] | None = None,
+    name: str = "",
+    **facts: object,
+) -> StudySheet:
     """A sheet with a row for each key and a column for each series of one quantity, values (keys, series)."""
     columns = [(entry, [row[i] for row in values]) for i, entry in enumerate(series)]
     return sheet_of(kind, [(key, keys), *columns], charts, name, series, **facts)
@@ -496,8 +514,10 @@ def read_inputs(
 
 def _whole(table: Table) -> Table:
     """A table with every column of its schema, blank if the source lacks it."""
-    columns = {column.name: table.text(column.name) if column.is_text else table.number(column.name)
-               for column in table.schema.columns}  # fmt: skip
+    columns = {
+        column.name: table.text(column.name) if column.is_text else table.number(column.name)
+        for column in table.schema.columns
+    }
     return replace(table, columns=columns)
 
 

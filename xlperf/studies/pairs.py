@@ -65,12 +65,19 @@ def break_even_prices(inputs: outcome.Inputs) -> outcome.Outcome:
     stated = _stated(inputs.catalog, [pair.machine for pair in pairs])
     labels = [pair.label for pair in pairs]
     rent_columns: outcome.Columns = [
-        ("pair", labels), ("rent", rents.now), ("rent_of_the_other", rents.against),
-        ("break_even_rent", rents.break_even), ("margin", 100.0 * (rents.break_even / rents.now - 1)),
+        ("pair", labels),
+        ("rent", rents.now),
+        ("rent_of_the_other", rents.against),
+        ("break_even_rent", rents.break_even),
+        ("margin", 100.0 * (rents.break_even / rents.now - 1)),
         ("others_replaced", rents.break_even / rents.against),
-    ]  # fmt: skip
-    price_columns: outcome.Columns = [("pair", labels), ("purchase_price", stated), ("break_even_price", base),
-                              ("margin", 100.0 * (base / stated - 1.0))]  # fmt: skip
+    ]
+    price_columns: outcome.Columns = [
+        ("pair", labels),
+        ("purchase_price", stated),
+        ("break_even_price", base),
+        ("margin", 100.0 * (base / stated - 1.0)),
+    ]
     sheets, terms = [outcome.sheet_of("rent", rent_columns), outcome.sheet_of("purchase", price_columns)], []
     for name, (setting, column, unit) in _VARIED.items():
         values = inputs.numbers(setting)
@@ -178,8 +185,14 @@ def _findings(
     room = rents.break_even / rents.now - 1.0
     even = [f"{rent:.2f} USD/h, rent now {now:.2f}" for rent, now in zip(rents.break_even, rents.now, strict=True)]
     most, least = int(np.argmax(room)), int(np.argmin(room))
-    yield outcome.finding("break even short", most=pairs[most].label, most_rent=even[most], least=pairs[least].label,
-                  least_rent=even[least], terms=", ".join(terms))  # fmt: skip
+    yield outcome.finding(
+        "break even short",
+        most=pairs[most].label,
+        most_rent=even[most],
+        least=pairs[least].label,
+        least_rent=even[least],
+        terms=", ".join(terms),
+    )
     for place, pair in enumerate(pairs):
         words = f"{pair.machine} does the work of {rents.break_even[place] / rents.against[place]:.2f} {pair.against} "
         words += f"and breaks even at {even[place]}"
@@ -308,13 +321,20 @@ class _ExpertPools(NamedTuple):
         saving, at = 100.0 * (1.0 - cost / alone_cost), self.row[best]
         apart = abs(saving) > 100.0 * TOLD_APART
         return outcome.finding(
-            "expert pool", "good" if apart and saving > 0.0 else "plain", tag=tag,
-            count=self.plans.number("expert_accelerators")[at], experts=self.names[best[1]],
-            attention=self.names[best[0]], cost=cost, alone=self.names[alone], alone_cost=alone_cost,
+            "expert pool",
+            "good" if apart and saving > 0.0 else "plain",
+            tag=tag,
+            count=self.plans.number("expert_accelerators")[at],
+            experts=self.names[best[1]],
+            attention=self.names[best[0]],
+            cost=cost,
+            alone=self.names[alone],
+            alone_cost=alone_cost,
             beside=f"{abs(saving):.1f} % {'less' if saving > 0.0 else 'more'} than" if apart else "as much as",
-            near="" if apart else ", too near to tell apart", helped=self._most_helped(),
+            near="" if apart else ", too near to tell apart",
+            helped=self._most_helped(),
             busy=[100.0 * self.results.number(name)[at] for name in ("attention_pool_share", "expert_pool_share")],
-        )  # fmt: skip
+        )
 
     def _most_helped(self) -> str:
         """The machine with the largest saving from experts on a second kind of machine."""
@@ -366,9 +386,15 @@ def _gains(pairs: _PoolPairs) -> outcome.StudySheet:
         rows.append((prompt, *names, *costs, part / size, 100.0 * (1.0 - costs[1] / costs[0])))
     prompt, one_kind, decoding, prefilling, alone_cost, cost, share, saving = zip(*rows, strict=True)
     columns: outcome.Columns = [
-        ("prompt_length", prompt), ("one kind", one_kind), ("cost_of_one_kind", alone_cost), ("decoding", decoding),
-        ("prefilling", prefilling), ("prefill_share", share), ("cost_of_the_pair", cost), ("saving", saving),
-    ]  # fmt: skip
+        ("prompt_length", prompt),
+        ("one kind", one_kind),
+        ("cost_of_one_kind", alone_cost),
+        ("decoding", decoding),
+        ("prefilling", prefilling),
+        ("prefill_share", share),
+        ("cost_of_the_pair", cost),
+        ("saving", saving),
+    ]
     return outcome.sheet_of("gains", columns)
 
 
@@ -384,11 +410,20 @@ def _pool_findings(pairs: _PoolPairs, gains: outcome.StudySheet, worth: Array) -
     gain[np.diag_indices_from(gain)] = np.nan
     decoder, prefiller = (names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
     yield outcome.finding(
-        "pools short", "good" if saving[place] > 1.0 else "plain", **rows[place], prompt=prompts[place],
-        saving=saving[place], first=prompts[0], first_saving=saving[0], decoder=decoder, prefiller=prefiller,
-        gain=100.0 * np.nanmax(gain), last=prompts[-1], paid=int(np.sum(gain > 0.0)),
+        "pools short",
+        "good" if saving[place] > 1.0 else "plain",
+        **rows[place],
+        prompt=prompts[place],
+        saving=saving[place],
+        first=prompts[0],
+        first_saving=saving[0],
+        decoder=decoder,
+        prefiller=prefiller,
+        gain=100.0 * np.nanmax(gain),
+        last=prompts[-1],
+        paid=int(np.sum(gain > 0.0)),
         tried=int(np.sum(np.isfinite(gain))),
-    )  # fmt: skip
+    )
     costs = gains.numbers("cost_of_the_pair")
     for prompt, row, pair_cost, saved in zip(prompts, rows, costs, saving, strict=True):
         kind = "pool" if row["decode"] != row["prefill"] else "one kind"

@@ -35,10 +35,12 @@ def growing_runs(inputs: Inputs) -> Outcome:
         ("run", [f"{size:,.0f}, {fleet}" for size in sizes for fleet in fleets]),
         ("accelerators", np.repeat(sizes, len(fleets))),
         ("interval", (_values(waits, "interruption_interval") / HOUR).ravel()),
-        ("spares", _values(waits, "spares").ravel()), ("wait", share.ravel()),
-        ("elastic_spares", _values(runs_on, "spares").ravel()), ("elastic", elastic.ravel()),
+        ("spares", _values(waits, "spares").ravel()),
+        ("wait", share.ravel()),
+        ("elastic_spares", _values(runs_on, "spares").ravel()),
+        ("elastic", elastic.ravel()),
         ("lost", (_values(waits, "lost_per_interruption") / _MINUTE).ravel()),
-    ]  # fmt: skip
+    ]
     sheets = [
         pivot_of("effective time", "accelerators", sizes, fleets, share),
         pivot_of("spare units", "accelerators", sizes, fleets, spares),
@@ -85,8 +87,11 @@ def host_memory(inputs: Inputs) -> Outcome:
     names = ("host_memory", "hit_rate", "ttft_later", "cost_per_session", "worth_per_month", "pays")
     size = [f"{case}: {value:,.0f} GB" for case, value in zip(cases, shown(memory, "host_memory"), strict=True)]
     columns: Columns = [
-        ("size", size), ("case", cases), *result_columns(memory, names), ("sessions_per_accelerator", alive),
-    ]  # fmt: skip
+        ("size", size),
+        ("case", cases),
+        *result_columns(memory, names),
+        ("sessions_per_accelerator", alive),
+    ]
     plans: list[tuple[Table, Table]] = []
     if fleets:
         plans = [(stacked([fleet.plan for fleet in fleets]), stacked([fleet.results for fleet in fleets]))]
@@ -120,14 +125,24 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     answers = [answers_of(form, inputs.catalog)[0] for form in forms]
     results = answers_table(stacked(forms), answers)
     names = [f"{rate:,g} requests/s, growth {percent(growth, 0)}" for rate, growth in cases]
-    wanted = ("first_purchase", "present_cost", "cost_per_million_output_tokens", "buy_now_cost", "wait_cost",
-              "value_of_waiting", "peak_power")  # fmt: skip
+    wanted = (
+        "first_purchase",
+        "present_cost",
+        "cost_per_million_output_tokens",
+        "buy_now_cost",
+        "wait_cost",
+        "value_of_waiting",
+        "peak_power",
+    )
     bought, worth = results["first_purchase"], results.number("value_of_waiting") / results.number("present_cost")
     rates, growths = zip(*cases, strict=True)
     columns: Columns = [
-        ("case", names), ("request_rate", [f"{rate:,g} requests/s" for rate in rates]), ("growth", growths),
-        *result_columns(results, wanted), ("waiting_share", 100.0 * worth),
-    ]  # fmt: skip
+        ("case", names),
+        ("request_rate", [f"{rate:,g} requests/s" for rate in rates]),
+        ("growth", growths),
+        *result_columns(results, wanted),
+        ("waiting_share", 100.0 * worth),
+    ]
     plans = [answer[PLAN] for answer in answers if PLAN in answer]
     drawn = [(plan, evaluate(plan, inputs.catalog)) for plan in plans]
     if not np.isfinite(worth).any():
@@ -148,19 +163,33 @@ def rl_modes(inputs: Inputs) -> Outcome:
     words = {name: inputs.text(name) for name in ("model", "accelerator")}
     words["num_accelerators"] = f"{inputs.number('num_accelerators'):g}"
     forms = [
-        form_of("rl", first_words("rl") | words | {"output_length": f"{length:g}", "rollouts": mode,
-                                                   "longest_output": f"{4.0 * length:g}"})
+        form_of(
+            "rl",
+            first_words("rl")
+            | words
+            | {"output_length": f"{length:g}", "rollouts": mode, "longest_output": f"{4.0 * length:g}"},
+        )
         for length, mode in cases
-    ]  # fmt: skip
+    ]
     answers = [answer_of(form, inputs.catalog) for form in forms]
     table = answers_table(forms[0], answers)
     plans = [answer[PLAN] for answer in answers if PLAN in answer]
-    names = ("step_time", "rollout_accelerators", "training_accelerators", "rollout_time", "tail_time", "training_time",
-             "idle_share", "step_cost")  # fmt: skip
+    names = (
+        "step_time",
+        "rollout_accelerators",
+        "training_accelerators",
+        "rollout_time",
+        "tail_time",
+        "training_time",
+        "idle_share",
+        "step_cost",
+    )
     columns: Columns = [
-        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]), ("mode", [mode for _, mode in cases]),
-        ("output_length", np.array([length for length, _ in cases])), *result_columns(table, names),
-    ]  # fmt: skip
+        ("case", [f"{mode}, {length:,.0f} tokens" for length, mode in cases]),
+        ("mode", [mode for _, mode in cases]),
+        ("output_length", np.array([length for length, _ in cases])),
+        *result_columns(table, names),
+    ]
     evaluated = [(stacked(plans), evaluate(stacked(plans), inputs.catalog))] if plans else []
     return Outcome(list(_rl_findings(cases, table)), [sheet_of("rl modes", columns)], inputs.catalog, evaluated)
 
@@ -174,11 +203,21 @@ def _rl_findings(cases: list[tuple[float, str]], table: Table) -> Iterator[Findi
         return
     gains = [max(time[length, modes[0]] / time[length, mode] for mode in modes) for length in lengths]
     tails = table.number("tail_time") / table.number("rollout_time")
-    yield finding("modes short", first=modes[0], lengths=(lengths[0], lengths[-1]), gains=(gains[0], gains[-1]),
-                  tail=100.0 * tails[cases.index((lengths[-1], modes[0]))])  # fmt: skip
+    yield finding(
+        "modes short",
+        first=modes[0],
+        lengths=(lengths[0], lengths[-1]),
+        gains=(gains[0], gains[-1]),
+        tail=100.0 * tails[cases.index((lengths[-1], modes[0]))],
+    )
     for length in lengths:
         best = min(modes, key=lambda mode: float(np.nan_to_num(time[length, mode], nan=np.inf)))
         row = cases.index((length, best))
-        yield finding("mode", length=length, mode=best, time=time[length, best],
-                      rollouts=table.number("rollout_accelerators")[row],
-                      trainer=table.number("training_accelerators")[row])  # fmt: skip
+        yield finding(
+            "mode",
+            length=length,
+            mode=best,
+            time=time[length, best],
+            rollouts=table.number("rollout_accelerators")[row],
+            trainer=table.number("training_accelerators")[row],
+        )

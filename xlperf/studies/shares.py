@@ -119,20 +119,35 @@ def _chosen(
     names = [labels[row * len(CORES) * len(EDGES) + best] for row, best in enumerate(flat)]
     compute, cache, capacity = (values[at] for values in parts)
     mebibytes, edge = capacity / 2.0**20, np.array(EDGES)[at[2]]
-    losses = [np.where(np.isfinite(loss), 100.0 * loss, np.nan) for loss in (
-        over_cores[:, 0], over_cores[:, -1], over_edge[:, 0], over_edge[:, -1])]  # fmt: skip
+    losses = [
+        np.where(np.isfinite(loss), 100.0 * loss, np.nan)
+        for loss in (over_cores[:, 0], over_cores[:, -1], over_edge[:, 0], over_edge[:, -1])
+    ]
     columns: Columns = [
-        ("node", nodes), ("cores_of_the_dies", 100.0 * compute), ("cache_of_the_dies", 100.0 * cache),
-        ("last_level_cache", mebibytes), ("memory_of_the_edge", 100.0 * edge), ("step_time", lowest),
-        *zip(_LOSSES, losses, strict=True), ("best_between_the_ends", np.where(inner, "yes", "no")),
-    ]  # fmt: skip
+        ("node", nodes),
+        ("cores_of_the_dies", 100.0 * compute),
+        ("cache_of_the_dies", 100.0 * cache),
+        ("last_level_cache", mebibytes),
+        ("memory_of_the_edge", 100.0 * edge),
+        ("step_time", lowest),
+        *zip(_LOSSES, losses, strict=True),
+        ("best_between_the_ends", np.where(inner, "yes", "no")),
+    ]
     outer = [node for node, interior in zip(nodes, inner, strict=True) if not interior]
     ends = f"; the best of {' and '.join(outer)} lies at the end of what was tried" if outer else ""
     result = finding(
-        "shares", "plain" if outer else "good", nodes=f"{nodes[0]} to {nodes[-1]}", cores=span(100 * compute),
-        cache=span(100 * cache), capacity=span(mebibytes), edge=span(100 * edge), most_cache=span(losses[0]),
-        least_cores=100 * CORES[0], least_cache=span(losses[1]), ends=ends,
-    )  # fmt: skip
+        "shares",
+        "plain" if outer else "good",
+        nodes=f"{nodes[0]} to {nodes[-1]}",
+        cores=span(100 * compute),
+        cache=span(100 * cache),
+        capacity=span(mebibytes),
+        edge=span(100 * edge),
+        most_cache=span(losses[0]),
+        least_cores=100 * CORES[0],
+        least_cache=span(losses[1]),
+        ends=ends,
+    )
     return Shares(sheet_of("shares", columns), [result], catalog, names, inner)
 
 
@@ -202,8 +217,12 @@ def _power_cost(inputs: Inputs, power: np.ndarray) -> np.ndarray:
     if like[0] < 0 or row[0] < 0:
         return np.zeros_like(power)
     terms = servers.take(np.repeat(row, len(power)))
-    columns = {**terms.columns, "server_power": power * terms.filled("num_accelerators"),
-               "network_power": np.zeros_like(power), "rack_cost": np.zeros_like(power)}  # fmt: skip
+    columns = {
+        **terms.columns,
+        "server_power": power * terms.filled("num_accelerators"),
+        "network_power": np.zeros_like(power),
+        "rack_cost": np.zeros_like(power),
+    }
     results = evaluate_servers(Table("servers", columns), catalog=inputs.catalog)
     hours = terms.filled("life") * terms.filled("utilization")
     return np.asarray((results["facility_cost"] + results["energy_cost"]) * hours)
@@ -219,8 +238,11 @@ def _with_area(
     constant = here["area_share_cache" if what == "cores" else "area_share_compute"] / (1.0 + MORE)
     room = 1.0 - interfaces - here["area_share_other"]
     cores = room - constant if what == "cores" else constant
-    changes = {"die_area": columns["die_area"][1::each], "compute_share": cores,
-           "cache_share": (room - cores) / (1.0 - interfaces - cores)}  # fmt: skip
+    changes = {
+        "die_area": columns["die_area"][1::each],
+        "compute_share": cores,
+        "cache_share": (room - cores) / (1.0 - interfaces - cores),
+    }
     return devices_like(inputs, catalog, best, [f"{name}, as it is" for name in best], changes)[1]
 
 
@@ -234,11 +256,16 @@ def _bought(
     most, power = gains.max(axis=1), gains[:, list(_THINGS).index("power")]
     area = np.where(np.fmax(cores, cache) < _STILL, "nothing", np.where(cores >= cache, "cores", "cache"))
     columns: Columns = [
-        ("node", nodes), ("limited_by", things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]),
-        ("gain", 100.0 * most), ("next_mm2", area), ("gain_cores", 100.0 * cores), ("gain_cache", 100.0 * cache),
-        ("next_watt", np.where(power >= _STILL, "clock", "nothing")), ("gain_power", 100.0 * power),
+        ("node", nodes),
+        ("limited_by", things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]),
+        ("gain", 100.0 * most),
+        ("next_mm2", area),
+        ("gain_cores", 100.0 * cores),
+        ("gain_cache", 100.0 * cache),
+        ("next_watt", np.where(power >= _STILL, "clock", "nothing")),
+        ("gain_power", 100.0 * power),
         ("next_dollar", things[np.where(paid.max(axis=1) > 0.0, paid.argmax(axis=1), len(_THINGS))]),
-    ]  # fmt: skip
+    ]
     return sheet_of("what to buy", columns, more=100 * MORE, least=100 * _STILL)
 
 
@@ -252,10 +279,13 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
         for chart in charts_of("next unit", (), (first * count, last * count), first=nodes[first], last=nodes[last - 1])
     ]
     columns: Columns = [
-        ("case", [f"{node}: {thing}" for node in nodes for thing in things]), ("node", np.repeat(list(nodes), count)),
-        ("more_of", things * len(nodes)), ("gain", 100.0 * gain.ravel()), ("extra_cost", dearer.ravel()),
+        ("case", [f"{node}: {thing}" for node in nodes for thing in things]),
+        ("node", np.repeat(list(nodes), count)),
+        ("more_of", things * len(nodes)),
+        ("gain", 100.0 * gain.ravel()),
+        ("extra_cost", dearer.ravel()),
         ("gain_for_100_dollars", 100.0 * 100.0 * per_dollar.ravel()),
-    ]  # fmt: skip
+    ]
     return sheet_of("next unit", columns, charts, more=100 * MORE)
 
 
@@ -271,5 +301,14 @@ def _findings_of_marginal(bought: StudySheet) -> Iterator[Finding]:
             yield finding("nothing helps", nodes=nodes, more=more, still=100 * _STILL)
             continue
         tone = "good" if limit == next(iter(_THINGS)) else "plain"
-        yield finding("next unit", tone, nodes=nodes, more=more, limit=limit, area=area, watt=watt, dollar=dollar,
-                      gain=span(bought.numbers("gain")[start:end], 1))  # fmt: skip
+        yield finding(
+            "next unit",
+            tone,
+            nodes=nodes,
+            more=more,
+            limit=limit,
+            area=area,
+            watt=watt,
+            dollar=dollar,
+            gain=span(bought.numbers("gain")[start:end], 1),
+        )

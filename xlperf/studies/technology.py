@@ -67,10 +67,12 @@ def memories(inputs: outcome.Inputs) -> outcome.Outcome:
     kinds, count = [str(name) for name in plans.text("name")], len(names)
     columns: outcome.Columns = [
         ("case", [f"{kind}: {label}" for kind, label in product(kinds, labels)]),
-        ("plan", np.repeat(kinds, count)), ("memory", labels * len(kinds)),
-        ("memory_bandwidth", np.tile(bandwidth, len(kinds))), ("memory_capacity", np.tile(capacity, len(kinds))),
+        ("plan", np.repeat(kinds, count)),
+        ("memory", labels * len(kinds)),
+        ("memory_bandwidth", np.tile(bandwidth, len(kinds))),
+        ("memory_capacity", np.tile(capacity, len(kinds))),
         *outcome.result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
-    ]  # fmt: skip
+    ]
     charts = [
         chart
         for i, kind in enumerate(kinds)
@@ -198,8 +200,10 @@ def nodes(inputs: outcome.Inputs) -> outcome.Outcome:
     findings = [
         *_nodes_short(node_names, memory_names, network_names, best, more.limits),
         *_stops(node_names, memory_names, network_names, best),
-        outcome.finding("grid", devices=len(names), plans=len(plans)), *shared.findings, *more.findings,
-    ]  # fmt: skip
+        outcome.finding("grid", devices=len(names), plans=len(plans)),
+        *shared.findings,
+        *more.findings,
+    ]
     columns = {name: values[chosen[best_rows]] for name, values in plans.columns.items()}
     best_names = np.array(names, dtype=object)[best_rows]
     best_plans = Table("training", {**columns, "accelerator": best_names, "name": best_names})
@@ -217,9 +221,12 @@ def _mappings(inputs: outcome.Inputs, plan: Table) -> Table:
     layers = inputs.catalog.tables["models"]["num_layers"][row]
     rows: list[tuple[float | str, ...]] = []
     for tensor, pipeline, micro, recompute, stage in product(
-        inputs.numbers("tensor_parallel"), inputs.numbers("pipeline_parallel"), inputs.numbers("micro_batches"),
-        inputs.words("recomputes"), inputs.numbers("zero_stages"),
-    ):  # fmt: skip
+        inputs.numbers("tensor_parallel"),
+        inputs.numbers("pipeline_parallel"),
+        inputs.numbers("micro_batches"),
+        inputs.words("recomputes"),
+        inputs.numbers("zero_stages"),
+    ):
         replicas = count / (tensor * pipeline)
         if replicas < 1 or replicas % 1 or layers % pipeline or (stage > 1 and pipeline > 1):
             continue
@@ -251,12 +258,15 @@ def _variants(inputs: outcome.Inputs) -> tuple[Catalog, list[_Case], list[str]]:
     node, memory, link, network, share = (list(values) for values in zip(*cases, strict=True))
     names = [f"{case[0]}, {case[1]}, {case[3]}, {100 * case[4]:.0f} % compute" for case in cases]
     changes = {
-        "technology": np.array(node, dtype=object), "memory": np.array(memory, dtype=object),
-        "link": np.array(link, dtype=object), "compute_share": np.array(share),
+        "technology": np.array(node, dtype=object),
+        "memory": np.array(memory, dtype=object),
+        "link": np.array(link, dtype=object),
+        "compute_share": np.array(share),
         "cache_share": np.full(len(cases), inputs.number("cache_share")),
-        "power_budget": np.full(len(cases), inputs.number("power_budget")), "num_cores": np.full(len(cases), np.nan),
+        "power_budget": np.full(len(cases), inputs.number("power_budget")),
+        "num_cores": np.full(len(cases), np.nan),
         "package": np.full(len(cases), "", dtype=object),
-    }  # fmt: skip
+    }
     return with_devices(inputs, names, changes, network), cases, names
 
 
@@ -296,8 +306,12 @@ def _lines(
 def _devices_sheet(
     names: Sequence[str], cases: Sequence[_Case], times: np.ndarray, chosen: np.ndarray, plans: Table, devices: Table
 ) -> outcome.StudySheet:
-    numbers = {"peak_flop_rate_bf16": "TFLOP/s", "memory_bandwidth": "TB/s", "memory_capacity": "GiB",
-               "thermal_design_power": "W"}  # fmt: skip
+    numbers = {
+        "peak_flop_rate_bf16": "TFLOP/s",
+        "memory_bandwidth": "TB/s",
+        "memory_capacity": "GiB",
+        "thermal_design_power": "W",
+    }
     mappings = [
         f"TP {plans['tensor_parallel'][i]:.0f}, PP {plans['pipeline_parallel'][i]:.0f}, "
         f"micro {plans['micro_batch_size'][i]:.0f}, {plans['recompute'][i]} recompute, "
@@ -307,11 +321,16 @@ def _devices_sheet(
     best = [mappings[i] if time == time else None for i, time in zip(chosen, times, strict=True)]
     node, memory, link, network, share = zip(*cases, strict=True)
     columns: outcome.Columns = [
-        ("device", names), ("node", node), ("memory", memory), ("link", link), ("network", network),
+        ("device", names),
+        ("node", node),
+        ("memory", memory),
+        ("link", link),
+        ("network", network),
         ("compute_share", 100.0 * np.asarray(share, dtype=float)),
         *((column, devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
-        ("step_time", times), ("best_plan", best),
-    ]  # fmt: skip
+        ("step_time", times),
+        ("best_plan", best),
+    ]
     return outcome.sheet_of("devices", columns)
 
 
@@ -322,11 +341,15 @@ def _nodes_short(
     newest, oldest, memory, network = best[:, -1, -1], best[:, 0, 0], best[-1, 0, -1], best[-1, -1, 0]
     if np.isfinite([newest[0], newest[-1], oldest[0], oldest[-1], memory, network]).all():
         yield outcome.finding(
-            "nodes short", nodes=(nodes[0], nodes[-1]), gain=(newest[0] / newest[-1], oldest[0] / oldest[-1]),
+            "nodes short",
+            nodes=(nodes[0], nodes[-1]),
+            gain=(newest[0] / newest[-1], oldest[0] / oldest[-1]),
             newest=f"{memories[-1]} and the network of {networks[-1]}",
             oldest=f"{memories[0]} and that of {networks[0]}",
-            memory=memory / newest[-1], network=network / newest[-1], limits=limits,
-        )  # fmt: skip
+            memory=memory / newest[-1],
+            network=network / newest[-1],
+            limits=limits,
+        )
 
 
 def _stops(

@@ -66,9 +66,17 @@ def title(words: str, size: float, colour_: str, bold: bool, x: float | None = N
 
 
 def draw_axis(
-    axis: Any, words: str = "", number: str | None = None, lines: bool = False, *, degrees: float = 0,
-    size: float = 9, ink: str = INK, rule: tuple[str, float] = ("9AA5B1", 0.5), low: bool = True,
-) -> None:  # fmt: skip
+    axis: Any,
+    words: str = "",
+    number: str | None = None,
+    lines: bool = False,
+    *,
+    degrees: float = 0,
+    size: float = 9,
+    ink: str = INK,
+    rule: tuple[str, float] = ("9AA5B1", 0.5),
+    low: bool = True,
+) -> None:
     """Show an axis: its title, its labels in a size and colour, its rule and its grid lines."""
     axis.delete = False
     axis.txPr = text(size, ink, degrees=degrees)

@@ -194,9 +194,15 @@ def bar_chart(
 def label_values(series: Any, position: str, ink: str = INK, bold: bool = False) -> None:
     """Show values at bars and points, in the format of their cells."""
     series.dLbls = DataLabelList(
-        showVal=True, showSerName=False, showCatName=False, showLegendKey=False, showPercent=False,
-        showLeaderLines=False, dLblPos=position, txPr=text(9, ink, bold),
-    )  # fmt: skip
+        showVal=True,
+        showSerName=False,
+        showCatName=False,
+        showLegendKey=False,
+        showPercent=False,
+        showLeaderLines=False,
+        dLblPos=position,
+        txPr=text(9, ink, bold),
+    )
 
 
 def draw_horizontal_axes(chart: Any, axis_title: str, number: str) -> None:
@@ -250,10 +256,20 @@ Size = tuple[float, float]
 
 
 def horizontal_bars(
-    words: str, labels: Cells, parts: Sequence[Part], axis_title: str, number: str, size: Size, *,
-    percent: bool = False, stacked: bool = True, show_labels: bool = True, least: float | None = 0.0,
-    most: float | None = None, is_linear: bool = True,
-) -> Any:  # fmt: skip
+    words: str,
+    labels: Cells,
+    parts: Sequence[Part],
+    axis_title: str,
+    number: str,
+    size: Size,
+    *,
+    percent: bool = False,
+    stacked: bool = True,
+    show_labels: bool = True,
+    least: float | None = 0.0,
+    most: float | None = None,
+    is_linear: bool = True,
+) -> Any:
     """Horizontal bars, one per label, the first on top; ``least``, ``most``: ends of their axis.
 
     Bars beside each other have their names at their ends where those fit: LibreOffice turns the order of their legend.
@@ -312,9 +328,15 @@ _WINDOW = 10.0
 
 
 def bars_in_a_limit(
-    words: str, labels: Cells, parts: Sequence[Part], limit: Part, axis_title: str, number: str, size: Size,
+    words: str,
+    labels: Cells,
+    parts: Sequence[Part],
+    limit: Part,
+    axis_title: str,
+    number: str,
+    size: Size,
     most: float | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Stacked horizontal bars, each inside a frame as long as its limit: used memory, and its capacity.
 
     The frames have hidden axes of their own, of the same length as the axes of the bars.
@@ -405,9 +427,17 @@ def scatter_chart(points: Sequence[Points], words: str = "", size: tuple[float, 
 
 
 def curve_chart(
-    words: str, points: Sequence[Points], x_title: str, y_title: str, size: Size, *, x_number: str | None = None,
-    y_number: str | None = None, log: str = "", x_range: tuple[float, float] | None = None,
-) -> Any:  # fmt: skip
+    words: str,
+    points: Sequence[Points],
+    x_title: str,
+    y_title: str,
+    size: Size,
+    *,
+    x_number: str | None = None,
+    y_number: str | None = None,
+    log: str = "",
+    x_range: tuple[float, float] | None = None,
+) -> Any:
     """Lines and points over a continuous axis, the legend beside or below them; ``log``: axes that are logarithmic."""
     chart = scatter_chart(points, words, size)
     for axis, named, number, column in ((chart.x_axis, x_title, x_number, "x"), (chart.y_axis, y_title, y_number, "y")):
@@ -422,9 +452,15 @@ def curve_chart(
 
 
 def over_labels(
-    words: str, series: Sequence[Part] | Sequence[Points], labels: Cells, x_title: str, y_title: str, number: str,
-    stacked: bool, size: Size,
-) -> Any:  # fmt: skip
+    words: str,
+    series: Sequence[Part] | Sequence[Points],
+    labels: Cells,
+    x_title: str,
+    y_title: str,
+    number: str,
+    stacked: bool,
+    size: Size,
+) -> Any:
     """Columns or lines over labels, which are turned if they do not fit beside each other."""
     if all(isinstance(entry, Part) for entry in series):
         grouping, overlap = ("stacked", 100) if stacked else ("clustered", -5)
@@ -446,9 +482,14 @@ LOW, HIGH = GREEN, VERMILION
 
 
 def waterfall(
-    words: str, labels: Cells, below: tuple[Cells, Cells], amounts: tuple[Cells, Cells], colours: Sequence[str],
-    axis_title: str, size: Size,
-) -> Any:  # fmt: skip
+    words: str,
+    labels: Cells,
+    below: tuple[Cells, Cells],
+    amounts: tuple[Cells, Cells],
+    colours: Sequence[str],
+    axis_title: str,
+    size: Size,
+) -> Any:
     """A waterfall chart, the first step on top: each part begins at the end of the parts before it, totals at zero."""
     chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
     chart.legend = None
@@ -464,8 +505,8 @@ def waterfall(
 
 
 def tornado(
-    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, size: Size,
-) -> Any:  # fmt: skip
+    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, size: Size
+) -> Any:
     """A tornado chart: bars to both sides of the base result, the largest on top."""
     chart = bar_chart(words, "bar", size, "clustered", 100)
     chart.series += [Part(*low, LOW).bars(labels), Part(*high, HIGH).bars(labels)]

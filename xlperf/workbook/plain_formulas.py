@@ -106,9 +106,14 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
 
 
 def _row(
-    sheet: Worksheet, live: Live, row: int, first: int, columns: Sequence[Mapping[str, str]],
-    filled: Callable[[str], str], kind: str = "",
-) -> None:  # fmt: skip
+    sheet: Worksheet,
+    live: Live,
+    row: int,
+    first: int,
+    columns: Sequence[Mapping[str, str]],
+    filled: Callable[[str], str],
+    kind: str = "",
+) -> None:
     """Write the formulas of a row, the name of a prefill accelerator before the formulas that look it up."""
     for place, column in sorted(enumerate(columns), key=lambda each: each[1]["header"] != "prefill accelerator"):
         template = (kind == "inference" and column["inference"]) or column["formula"]

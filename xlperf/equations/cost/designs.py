@@ -55,8 +55,11 @@ def design_cost(
 ) -> dict[str, Array]:
     """Cost of a module by part, one-time costs, price and carbon: columns of the sheet ``chiplets_results``."""
     num_dies, num_base, stacks, dummies = (
-        design.num_dies, design.num_base_dies, design.memory_stacks, design.num_dummy_dies
-    )  # fmt: skip
+        design.num_dies,
+        design.num_base_dies,
+        design.memory_stacks,
+        design.num_dummy_dies,
+    )
     based, stacked = num_base > 0.0, package.structure == STACKED
     area, base_area = _die_area(design, package), np.where(based, design.base_area, 0.0)
     chip = _dies(design, node, area, design.die_width, placed, harvested=True)
@@ -362,8 +365,13 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
         chips.append(("base_area", base_node, design.base_area, np.full(based.shape, np.nan), based & has_base))
     for name, process, area, width, present in chips:
         across = _across(area, width, process.reticle_width)
-        values = {"across": across, "down": area / across, "area": area,
-                  "wide": process.reticle_width, "high": process.reticle_height}  # fmt: skip
+        values = {
+            "across": across,
+            "down": area / across,
+            "area": area,
+            "wide": process.reticle_width,
+            "high": process.reticle_height,
+        }
         rules.append(DesignRule(name, ~fits_reticle(area, width, process) & present, large, values))
     return rules
 

@@ -47,9 +47,13 @@ def dies_per_wafer(
 
 
 def dies_by_rule(
-    rule: str, die_width: Numeric, die_height: Numeric, wafer_diameter: Numeric, edge_exclusion: Numeric = 0.0,
+    rule: str,
+    die_width: Numeric,
+    die_height: Numeric,
+    wafer_diameter: Numeric,
+    edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
-) -> Array:  # fmt: skip
+) -> Array:
     """Dies on a wafer by a rule, sizes in mm, with pitch area B = (w + s)(h + s) and usable radius R = D/2 - e. [-]
 
     - ``formula``: :func:`dies_per_wafer`.

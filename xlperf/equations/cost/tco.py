@@ -114,9 +114,18 @@ def accelerator_cost_rate(
     """
     rent, straight_line = array(rental_price), 1.0 / array(life)
     owned = owned_cost_rate(
-        capex, straight_line, 0.0, 0.0, opex_share, 0.0, server_power, power_usage_effectiveness, energy_price,
-        utilization, period=opex_period,
-    )  # fmt: skip
+        capex,
+        straight_line,
+        0.0,
+        0.0,
+        opex_share,
+        0.0,
+        server_power,
+        power_usage_effectiveness,
+        energy_price,
+        utilization,
+        period=opex_period,
+    )
     return np.asarray(np.where(np.isnan(rent), owned, rent))
 
 

@@ -73,8 +73,9 @@ def listed_shape(number: float, operation: str, members: int, stride: int) -> tu
         for first in range(0, max(len(ranks) - block, 0) + 1, block)
         for offset in range(stride)
     ]
-    shapes = [group_rate(listed, group, operation, [other for other in groups if other is not group])
-              for group in groups]  # fmt: skip
+    shapes = [
+        group_rate(listed, group, operation, [other for other in groups if other is not group]) for group in groups
+    ]
     slowest, hops = min(rate for rate, _ in shapes), max(hops for _, hops in shapes)
     return hops, listed.rank_bandwidth / slowest, not listed.is_switched
 

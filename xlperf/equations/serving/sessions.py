@@ -215,9 +215,17 @@ def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numer
 
 
 def cached_tokens(
-    age: Numeric, turn_rate: Numeric, turn_time: Numeric, turns: Numeric, think_time: Numeric, think_variation: Numeric,
-    running_tokens: Numeric, waiting_tokens: Numeric, last_tokens: Numeric, common: Numeric,
-) -> Array:  # fmt: skip
+    age: Numeric,
+    turn_rate: Numeric,
+    turn_time: Numeric,
+    turns: Numeric,
+    think_time: Numeric,
+    think_variation: Numeric,
+    running_tokens: Numeric,
+    waiting_tokens: Numeric,
+    last_tokens: Numeric,
+    common: Numeric,
+) -> Array:
     r"""Tokens of a tier that keeps every session up to an age since its last turn.
 
     .. math:: c + X \left(r R + \frac{n - 1}{n} w E[\min(Z, T)] + \frac{l}{n} T\right)
@@ -254,9 +262,17 @@ def cached_tokens(
 
 
 def characteristic_time(
-    capacity: Numeric, turn_rate: Numeric, turn_time: Numeric, turns: Numeric, think_time: Numeric,
-    think_variation: Numeric, running_tokens: Numeric, waiting_tokens: Numeric, last_tokens: Numeric, common: Numeric,
-) -> Array:  # fmt: skip
+    capacity: Numeric,
+    turn_rate: Numeric,
+    turn_time: Numeric,
+    turns: Numeric,
+    think_time: Numeric,
+    think_variation: Numeric,
+    running_tokens: Numeric,
+    waiting_tokens: Numeric,
+    last_tokens: Numeric,
+    common: Numeric,
+) -> Array:
     r"""Age at which a tier evicts a session: the tokens up to that age fill it.
 
     Source: H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",

@@ -159,10 +159,12 @@ def _largest_within(most: Array, search: _Search) -> tuple[Array, Array, Array]:
         first, last = low[rows], high[rows]
         guess = first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan)
         # The next jump of the times, and the line through both ends, replace lines without a zero in the range.
-        near = np.floor([
-            np.where((zero[left] > first) & (zero[left] < last), zero[left], other)
-            for zero, other in zip(zeros, (search.edge(first), guess), strict=True)
-        ])  # fmt: skip
+        near = np.floor(
+            [
+                np.where((zero[left] > first) & (zero[left] < last), zero[left], other)
+                for zero, other in zip(zeros, (search.edge(first), guess), strict=True)
+            ]
+        )
         near = np.concatenate([near, near + 1.0])
         wide = np.isnan(guess) | (last > _WIDE * np.maximum(first, 1.0)) | ((last - first) * _SLOW > width[left])
         tried = np.where(wide, _divided(first, last, _PARTS), near)

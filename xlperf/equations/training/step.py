@@ -155,12 +155,19 @@ def _block_times(setting: Setting, kernels: Array, communication: Communication)
     cores = zip(forward[:, CORES].T, backward[:, CORES].T, strict=True)
     context = side_by_side(*(context_time(setting, communication, *core) for core in cores))
     return _BlockTimes(
-        forward=forward, backward=backward, weight_gradients=weights, again=again, left_out=left_out,
-        tensor_forward=tensor[:, 0], tensor_backward=tensor[:, 1],
-        context_forward=context[:, None, 0], context_backward=context[:, None, 1],
-        exchange=2.0 * exchange, expert=communication["expert_gather"].time + communication["expert_scatter"].time,
+        forward=forward,
+        backward=backward,
+        weight_gradients=weights,
+        again=again,
+        left_out=left_out,
+        tensor_forward=tensor[:, 0],
+        tensor_backward=tensor[:, 1],
+        context_forward=context[:, None, 0],
+        context_backward=context[:, None, 1],
+        exchange=2.0 * exchange,
+        expert=communication["expert_gather"].time + communication["expert_scatter"].time,
         logits=communication["logits_gather"].time,
-    )  # fmt: skip
+    )
 
 
 def _calls(setting: Setting, contents: StageContents) -> Array:

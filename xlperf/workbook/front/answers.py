@@ -124,8 +124,15 @@ def _serve(page: Page, cells: dict[str, str], r: dict[str, str], _: list[str]) -
     # every way to serve, the cheapest first: forms below all results
     rows = range(_WAYS_TOP + 1, _WAYS_TOP + 1 + _WAYS)
     asked = page.again(columns, cells, rows[0], [{"way": float(row - _WAYS_TOP)} for row in rows])
-    wanted = ("software", "prefill accelerators", "copy size", "accelerators", "accelerators sure",
-              "fleet cost per million output tokens", "trust")  # fmt: skip
+    wanted = (
+        "software",
+        "prefill accelerators",
+        "copy size",
+        "accelerators",
+        "accelerators sure",
+        "fleet cost per million output tokens",
+        "trust",
+    )
     page.row(_ANSWERS, _WAYS_TOP, wanted)
     _asked_rows(page, _ANSWERS, rows, asked, wanted)
     _words(page, "serve")
@@ -326,9 +333,12 @@ def _axes(page: Page) -> dict[str, list[str]]:
 
 
 def _chips(
-    page: Page, columns: Sequence[Column], cells: Mapping[str, str], axes: Mapping[str, Sequence[str]],
+    page: Page,
+    columns: Sequence[Column],
+    cells: Mapping[str, str],
+    axes: Mapping[str, Sequence[str]],
     r: Mapping[str, str],
-) -> None:  # fmt: skip
+) -> None:
     """Every combination of the values in yellow, evaluated together, and which of them no other beats."""
     changed = [
         {
@@ -384,11 +394,13 @@ def _changes(page: Page, columns: Sequence[Column], cells: Mapping[str, str], r:
         )
         verdict = f'IF(BH{row}>BG{row},"pays",IF(BH{row}=0,"no use",IF(BH{row}<0,"too much","too dear")))'
         line = (
-            words, f"={size}", f'=IFERROR({gained}/BE{row},"")',
+            words,
+            f"={size}",
+            f'=IFERROR({gained}/BE{row},"")',
             f'=IFERROR(IF(ABS({paid})>{ALIKE}*${_COST}${_WORTH},{paid}/BE{row},0),"")',
             f'=IFERROR(BF{row}/${_RATE}${_WORTH}*${_COST}${_WORTH},"")',
             f'=IF(AND(ISNUMBER(BH{row}),ISNUMBER(BG{row})),{verdict},"")',
-        )  # fmt: skip
+        )
         page.row(letters, row, line)
 
 

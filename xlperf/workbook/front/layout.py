@@ -60,9 +60,12 @@ def _look(row: Mapping[str, str]) -> _Look:
     """A look of looks.csv; a shrunk text fits its cell."""
     font = Font(name=FONT, size=float(row["size"]), bold=bool(row["bold"]), color=row["colour"])
     place = Alignment(
-        horizontal=row["place"], vertical=row["upright"] or "center", wrap_text=bool(row["wrapped"]),
-        indent=int(row["indent"]), shrink_to_fit=bool(row["shrunk"]) or None,
-    )  # fmt: skip
+        horizontal=row["place"],
+        vertical=row["upright"] or "center",
+        wrap_text=bool(row["wrapped"]),
+        indent=int(row["indent"]),
+        shrink_to_fit=bool(row["shrunk"]) or None,
+    )
     return _Look(font, place, PatternFill("solid", start_color=row["fill"]) if row["fill"] else None)
 
 
@@ -325,9 +328,13 @@ class Page:
         return by_name
 
     def again(
-        self, columns: Sequence[Column], cells: Mapping[str, str], top: int, changed: Sequence[Mapping[str, Any]],
+        self,
+        columns: Sequence[Column],
+        cells: Mapping[str, str],
+        top: int,
+        changed: Sequence[Mapping[str, Any]],
         left: int = 1,
-    ) -> Callable[..., str]:  # fmt: skip
+    ) -> Callable[..., str]:
         """The form once more in rows below a row of headers, some entries changed: a question of each row.
 
         ``top``: first row. ``left``: number of the first column. Returns a function that calls for a result in words,
@@ -354,8 +361,9 @@ class Page:
         self.beside(form, self.answers)
         cells = self.entries | self.answers
         rows = front_words(form)["tile"]
-        self.tiles([(row["label"], worded(row["value"], cells), row["number"], stated(row["words"], cells))
-                    for row in rows])  # fmt: skip
+        self.tiles(
+            [(row["label"], worded(row["value"], cells), row["number"], stated(row["words"], cells)) for row in rows]
+        )
 
     def beside(self, kind: str, results: Mapping[str, str]) -> None:
         """Notes beside the entries: the chosen value, else a unit."""
@@ -459,9 +467,19 @@ class Page:
         return Cells(self.data, column_index_from_string(column), first, last, self.live.values)
 
     def bars(
-        self, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, *,
-        lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True, zeros: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        names: str,
+        rows: tuple[int, int],
+        columns: str,
+        colours: Sequence[str],
+        number: str,
+        *,
+        lying: bool = True,
+        gap: int = 40,
+        stacked: bool = False,
+        formats: bool = True,
+        zeros: bool = False,
+    ) -> Any:
         """Bars of columns of the numbers, over each other or stacked; the header row names the series.
 
         ``formats`` gives the cells the number format of the labels; 0 has a label with ``zeros``.

@@ -154,9 +154,11 @@ def _cost_numbers(page: Page, cells: Mapping[str, str], letters: tuple[str, str,
 def _wanted(kind: str) -> set[str]:
     parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
     names = {name for own in parts for result in own.values() for name in result}
-    return names | set(DATA_SHEETS[kind].results) | {
-        _CARDS[kind]["used"], "memory_capacity", "trust_reason", "cost_basis", _RATE
-    }  # fmt: skip
+    return (
+        names
+        | set(DATA_SHEETS[kind].results)
+        | {_CARDS[kind]["used"], "memory_capacity", "trust_reason", "cost_basis", _RATE}
+    )
 
 
 def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
@@ -200,15 +202,20 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
             amounts = f"{page.source}${letters[6]}${top + 1}:${letters[6]}${top + count}"
             words = f'=IF(COUNT({amounts})=0,"Owner\'s cost: not on the sheet servers","{words}")'
         page.put(f"{area[0]}{row + 1}", words, "cell left")
-        chart = page.bars(letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25,
-                          zeros=True)  # fmt: skip
+        chart = page.bars(
+            letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25, zeros=True
+        )
         for series in chart.series:
             label_values(series, "outEnd", INK)
         below, y = f"{area[0]}{row + 2}:{area[1]}{row + 6}", Axis(number=number, hidden=True)
         page.place(chart, below, Axis(size=8), y, (0.34, 0.02, 0.5, 0.96))
     for offset, words, name in ((1, "Folded: ", "stated"), (4, "Defaults: ", "defaults")):
-        page.put(f"{words_at}{row + offset}", f'="{words}"&IF({cells[name]}="","none",{cells[name]})', "small text",
-            last=f"{words_end}{row + offset + 2}")  # fmt: skip
+        page.put(
+            f"{words_at}{row + offset}",
+            f'="{words}"&IF({cells[name]}="","none",{cells[name]})',
+            "small text",
+            last=f"{words_end}{row + offset + 2}",
+        )
 
 
 def _is_wrong(kind: str, cells: Mapping[str, str]) -> str:
@@ -256,8 +263,10 @@ def _form(page: Page) -> None:
         for letter in "BCD":
             page.put(f"{letter}{row}", None, "label")
     page.put("B5", "PLANS", "group")
-    known = {kind: [page.live.columns[column_reference(table_schema(kind).by_name[name])] for name in ("name", "model")]
-             for kind in PLAN_TABLES}  # fmt: skip
+    known = {
+        kind: [page.live.columns[column_reference(table_schema(kind).by_name[name])] for name in ("name", "model")]
+        for kind in PLAN_TABLES
+    }
     plans = [(kind, model, name) for kind, own in known.items() for name, model in zip(*own, strict=True) if name]
     names = [name for _, _, name in plans]
     alike = [[one, other] for *of, one in plans for *also, other in plans if of == also and one != other]
@@ -346,8 +355,9 @@ def _parts(page: Page, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pai
         [f"({'+'.join(training[name][which] for name in names)})/{training['step_time'][which]}" for which in (0, 1)]
         for names in TIME["training"].values()
     ]
-    decode = ["+".join(inference[name][which] for names in TIME["inference"].values() for name in names)
-              for which in (0, 1)]  # fmt: skip
+    decode = [
+        "+".join(inference[name][which] for names in TIME["inference"].values() for name in names) for which in (0, 1)
+    ]
     served = [[inference["prefill_share"][which] for which in (0, 1)]]
     served += [
         [f"(1-{inference['prefill_share'][which]})*{inference[names[0]][which]}/({decode[which]})" for which in (0, 1)]
@@ -406,8 +416,10 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
         f'{chosen[1]}&" yields "&TEXT({other}/{rate},"0.00")&"× the tokens per accelerator of "&{chosen[0]}'
         f'&"; the largest part: "&{most}&{way}&"."'
     )
-    no = [f'IF(ISNUMBER({cell}),"",{name}&": "&{why}&" ")'
-          for cell, name, why in zip(r["rate"], chosen, r["reason"], strict=True)]  # fmt: skip
+    no = [
+        f'IF(ISNUMBER({cell}),"",{name}&": "&{why}&" ")'
+        for cell, name, why in zip(r["rate"], chosen, r["reason"], strict=True)
+    ]
     named = page.sheet.parent.defined_names[ALL_PLANS].attr_text
     lost = [f'IF(COUNTIF({named},{cell})=0,"no plan is named """&{cell}&"""; ","")' for cell in chosen]
     wrong = f'"No answer: "&IF({kind}="",{lost[0]}&{lost[1]}&"choose two plans of one sheet",{no[0]}&{no[1]})'
@@ -429,8 +441,10 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
     )
     far = f"OR({r['low'][1]}>{r['high'][0]},{r['high'][1]}<{r['low'][0]})"
     sure = f'IF(AND(ISNUMBER({rate}),ISNUMBER({other})),IF({far},"CLEAR","BANDS OVERLAP"),NA())'
-    bands = [f'"{word}: "&TEXT({r["low"][which]}*1,"#,##0.00")&" to "&TEXT({r["high"][which]}*1,"#,##0.00")'
-             for which, word in enumerate("AB")]  # fmt: skip
+    bands = [
+        f'"{word}: "&TEXT({r["low"][which]}*1,"#,##0.00")&" to "&TEXT({r["high"][which]}*1,"#,##0.00")'
+        for which, word in enumerate("AB")
+    ]
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
     page.how_sure(sure, (told, '""', '"an error that both share leaves their order as it is"'))
     notes = (
@@ -442,8 +456,9 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
 
 def _charts(page: Page) -> None:
     page.heading("F13", "From A to B: milliseconds of an accelerator per token", "K")
-    chart: Any = page.bars("K", (13, 21), "P Q R S", ("", NAVY, _MORE, _LESS), "0.000", lying=False, gap=25,
-                      stacked=True)  # fmt: skip
+    chart: Any = page.bars(
+        "K", (13, 21), "P Q R S", ("", NAVY, _MORE, _LESS), "0.000", lying=False, gap=25, stacked=True
+    )
     for letter, sign in (("R", "+"), ("S", "\N{MINUS SIGN}")):  # steps with their sign
         for row in range(14, 22):
             page.data[f"{letter}{row}"].number_format = f'[<0.0005]0;"{sign}"0.000'

@@ -58,8 +58,11 @@ def question_sheet(page: Page, question: Question) -> None:
         page.how_sure('"A FORECAST"', words["sure"])
     # the sentence tells the reason of a refusal
     named = {"price_basis": '"Price: "&'}
-    notes = [f'{named.get(name, "")}{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note")
-             if name != "reason"]  # fmt: skip
+    notes = [
+        f'{named.get(name, "")}{r[name]}&""'
+        for name in shown_columns(f"{question.form}_results", "note")
+        if name != "reason"
+    ]
     page.texts("Assumptions", [*notes, *words.get("assumed", ())], long=True)
 
 
@@ -105,9 +108,7 @@ def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) ->
     return places
 
 
-def _table(
-    page: Page, question: Question, columns: Mapping[str, tuple[str, Column]], r: Mapping[str, str]
-) -> None:  # fmt: skip
+def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Column]], r: Mapping[str, str]) -> None:
     """The columns of the view ``front``: the first at the left, the others side by side up to the right edge; of a long
     table every second row. The row whose first column equals the marked result is in colour.
     """

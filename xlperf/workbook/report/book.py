@@ -53,9 +53,14 @@ _TOP = 4
 
 
 def write_report(
-    path: str | Path, catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date,
+    path: str | Path,
+    catalog: Catalog,
+    plans: Sequence[Table],
+    results: Sequence[Table],
+    *,
+    date: datetime.date,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Write a report workbook with the options of :func:`report_workbook`; the same arguments give the same bytes."""
     workbook = report_workbook(catalog, plans, results, date=date, **options)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
@@ -68,10 +73,17 @@ def answers(catalog: Catalog, plans: Sequence[Table], results: Sequence[Table]) 
 
 
 def report_workbook(
-    catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date, study: str = "",
-    explain: Explain | None = None, limits: Limits | None = None, uncertain: bool = False,
+    catalog: Catalog,
+    plans: Sequence[Table],
+    results: Sequence[Table],
+    *,
+    date: datetime.date,
+    study: str = "",
+    explain: Explain | None = None,
+    limits: Limits | None = None,
+    uncertain: bool = False,
     findings: Sequence[Finding] = (),
-) -> Workbook:  # fmt: skip
+) -> Workbook:
     """A report in memory: ``results`` has a table for each of the plans."""
     groups = tuple(data.Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups and not findings:

@@ -37,10 +37,20 @@ REPORT_NAME = "xlperf_report"
 REFUSED = "refused"
 TOO_LARGE = "does not fit"
 GOOD = "fits"
-MEMORY_VIEWS = frozenset(f"memory_{what}" for what in (
-    "reserved", "capacity", "layer_activations", "first_stage", "middle_stage", "last_stage",
-    "low", "high", "share",
-))  # fmt: skip
+MEMORY_VIEWS = frozenset(
+    f"memory_{what}"
+    for what in (
+        "reserved",
+        "capacity",
+        "layer_activations",
+        "first_stage",
+        "middle_stage",
+        "last_stage",
+        "low",
+        "high",
+        "share",
+    )
+)
 """Memory results outside the parts: totals, ends of a band, and parts of parts."""
 
 
@@ -233,9 +243,15 @@ class Drawn:
 
 
 def drawn_table(
-    sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]], top: int, name: str, title: str = "",
-    widths: bool = False, fitted: bool = True,
-) -> Drawn:  # fmt: skip
+    sheet: Worksheet,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    top: int,
+    name: str,
+    title: str = "",
+    widths: bool = False,
+    fitted: bool = True,
+) -> Drawn:
     """Write a table that charts are drawn from, its headers in a row, a title in the row above."""
     if title:
         put(sheet.cell(top - 1, 1), title, "xlperf heading")

@@ -84,9 +84,15 @@ def time_sheet(sheet: Worksheet, group: Plans) -> None:
         yield horizontal_bars(look["title"] + which, plans, parts, "share (%)", "0", size, most=100), 0.0
         if others:
             side = horizontal_bars(
-                look["beside_title"], plans, others, look["axis"], "0 %", (_SIDE_WIDTH, height), percent=stacked,
+                look["beside_title"],
+                plans,
+                others,
+                look["axis"],
+                "0 %",
+                (_SIDE_WIDTH, height),
+                percent=stacked,
                 stacked=stacked,
-            )  # fmt: skip
+            )
             yield side, _SHARE_WIDTH + _GAP
 
     _block(sheet, group, labels, [*shares, *beside], _TOP, charts)

@@ -282,8 +282,9 @@ def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, st
         _shade(sheet, source, source.shaded, top)
     for place, chart in enumerate(source.charts):
         down, across = divmod(place, 2)
-        place_chart(sheet, study_chart(chart, source, table, size, machines), _TOP + down * each,
-                    across * (size[0] + _GAP))  # fmt: skip
+        place_chart(
+            sheet, study_chart(chart, source, table, size, machines), _TOP + down * each, across * (size[0] + _GAP)
+        )
     if not deep:  # printed: the table, and its heading if that is wider
         right = _columns_across(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
         widest = get_column_letter(max(len(source.columns), right))
@@ -354,9 +355,12 @@ def _height(chart: Chart, source: StudySheet) -> float:
 
 
 def study_chart(
-    chart: Chart, source: StudySheet, table: Drawn, size: tuple[float, float] = SIZE,
+    chart: Chart,
+    source: StudySheet,
+    table: Drawn,
+    size: tuple[float, float] = SIZE,
     machines: Mapping[str, str] = MappingProxyType({}),
-) -> Any:  # fmt: skip
+) -> Any:
     """A native chart of some columns of a table; ``machines``: colours of series that keep theirs in all charts."""
     rows = chart.rows or (0, len(source.rows))
     shades = _shades(chart.y, machines)
@@ -365,8 +369,10 @@ def study_chart(
         chart = replace(chart, y=every)
     along, drawn_values = table.cells(chart.x, rows), [value for name in chart.y for value in source.values(name)]
     number = axis_number(_reached(source, chart, drawn_values))
-    x_title, y_title = (f"{words}, logarithmic axis" if is_log else words
-                        for words, is_log in ((chart.x_title, chart.log_x), (chart.y_title, chart.log_y)))  # fmt: skip
+    x_title, y_title = (
+        f"{words}, logarithmic axis" if is_log else words
+        for words, is_log in ((chart.x_title, chart.log_x), (chart.y_title, chart.log_y))
+    )
     parts = [table.part(name, shades[name], rows) for name in chart.y]
 
     def marked(position: int, named: Cells, x: Cells, y: Cells, shade: str) -> Points:
@@ -387,10 +393,15 @@ def study_chart(
             spans, names = runs(source.values(chart.by)), source.values(chart.by)
             shades = _shades(dict.fromkeys(str(names[start]) for start, _ in spans), machines)
             points = [
-                marked(place, table.cells(chart.by, (span[0], span[0] + 1)), table.cells(chart.x, span),
-                       table.cells(chart.y[0], span), shades[str(names[span[0]])])
+                marked(
+                    place,
+                    table.cells(chart.by, (span[0], span[0] + 1)),
+                    table.cells(chart.x, span),
+                    table.cells(chart.y[0], span),
+                    shades[str(names[span[0]])],
+                )
                 for place, span in enumerate(spans)
-            ]  # fmt: skip
+            ]
         drawn = scatter_chart(points, chart.title, size)
         draw_axis(drawn.x_axis, x_title, axis_number(along.values), lines=True)
         draw_axis(drawn.y_axis, y_title, number, lines=True)
