@@ -330,34 +330,6 @@ def test_few_users_get_the_fastest_copy_of_as_many_accelerators(
     assert shown.number("tpot")[0] <= 1.02 * fastest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "accelerator", "users", "speed"),
-    [
-        ("Kimi-K2", "H100-SXM-80GB", 500.0, 20.0),
-        ("Qwen3-235B-A22B", "TPUv6e", 500.0, 10.0),
-        ("DeepSeek-V3", "H200-SXM-141GB", 10.0, 20.0),
-    ],
-)
-def test_the_cheapest_way_alone_costs_what_it_costs_among_all(
-    catalog: Catalog, model: str, accelerator: str, users: float, speed: float
-) -> None:
-    """Fleet asks for the cheapest way alone: it took up to twice the accelerators of Serve's answer."""
-    asked = {"model": model, "accelerator": accelerator, "users": users, "speed_per_user": speed,
-             "prompt_length": 2000.0, "output_length": 500.0}  # fmt: skip
-    alone, among = (serving_ways(form_of(asked), catalog, every)[0] for every in (False, True))
-    assert alone.price == pytest.approx(among.price, rel=1e-9)
-
-
-def test_pools_of_every_engine_are_tried_if_the_pairs_nearest_to_the_cheapest_serve_nothing(catalog: Catalog) -> None:
-    """Fleet took 1,160 accelerators, 12 % more than Serve: its nine pairs were of one engine and served nothing."""
-    asked = {"model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB", "request_rate": 5695.0,
-             "speed_per_user": 20.0, "prompt_length": 2000.0, "output_length": 500.0}  # fmt: skip
-    alone, among = (serving_ways(form_of(asked), catalog, every)[0] for every in (False, True))
-    assert alone.way[1] == "disaggregated"
-    assert alone.price <= 1.03 * among.price
-
-
 def test_twice_the_users_take_at_most_twice_the_accelerators(catalog: Catalog) -> None:
     """They took 944 at 20,000 users and 4,352 at 40,000: all pairs near the cheapest had decode replicas of 312."""
     asked = {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "speed_per_user": 40.0, "software": "sglang",

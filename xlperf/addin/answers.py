@@ -48,8 +48,9 @@ Given = Mapping[str, Any]
 
 
 def _quantity(session: Session, function: Function, given: Given) -> Block:
-    outcome = session.outcome(given["rows"], given["catalog"])
     result = given.get("quantity", function.result)
+    session.compares |= (function.rows, result) == ("serve", "others")
+    outcome = session.outcome(given["rows"], given["catalog"])
     if function.rows in FORMS and result in questions()[function.rows].tables:
         return _as_block(session.engine.table(read_plans_of(given["rows"]), result, given["catalog"][1]))
     if result == "answer":

@@ -138,6 +138,7 @@ class Session:
         self.lasts = True  # whether the latest answer depends on its cells alone: no file, fault or earlier call
         self.is_of_form = False  # whether it is one of many of the same search
         self.misused: dict[Plans, str] = {}
+        self.compares = False  # whether cells ask how other accelerators serve, which one search answers with the form
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
@@ -261,7 +262,13 @@ class Session:
     def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
         """Results of plans or other rows, at least the requested ones."""
         key, content = catalog
-        return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
+        return self._outcomes.of(key, plans, lambda table, names: self._evaluated(table, content, names), results)
+
+    def _evaluated(self, rows: Table, catalog: Catalog, results: Asked) -> Table:
+        if self.compares and rows.kind == "serve" and len(rows) == 1:
+            with suppress(InputError):  # which the answer itself names
+                self.engine.table(rows, "others", catalog)
+        return self.engine.evaluate(rows, catalog, results)
 
     def _remember(self, handle: str, catalog: Catalog) -> None:
         self._catalogs[handle] = catalog
@@ -466,6 +473,8 @@ def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
 
 def main() -> None:
     """Serve the process's own pipes; prints go to standard error."""
+    from xlperf.explore.halves import second
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the host; we end with our input
     with os.fdopen(os.dup(1), "wb") as answers, os.fdopen(os.dup(0), "rb") as requests:
         os.dup2(2, 1)
@@ -473,6 +482,7 @@ def main() -> None:
         os.dup2(nothing, 0)
         os.close(nothing)
         sys.stdout = sys.stderr
+        second.allow()
         try:
             serve(Session(), requests, answers, questions=handles.Questions())
         except BrokenPipeError:

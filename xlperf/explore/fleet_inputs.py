@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +16,13 @@ from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
 from xlperf.engine.prices import servers_of
 from xlperf.engine.software import computed_formats
-from xlperf.engine.together import together
 from xlperf.equations.cost.tco import annuity_book_value, compounded_price, straight_line_depreciation
 from xlperf.explore.fleet_plans import Fleet
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
 from xlperf.explore.money import OWN, RENT, FleetSize, sized
 from xlperf.explore.objectives import short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.serve import serve_answer, serving_ways
+from xlperf.explore.serve import serve_answer, serving_each, serving_ways
 
 SHEET = "generations"
 _CHANGES = {"price": "price_change", "rental_price": "rental_change"}  # columns of prices and their yearly changes
@@ -159,7 +157,7 @@ def horizon_of(form: Table, catalog: Catalog) -> Horizon:
     form, names = _accelerators(form, catalog)
     asked = [serve_form(form, name, end) for name in names for end in _ends(demand)]
     part = part_of(catalog, stacked(asked), names)  # searches can only be joined on one catalog
-    together([partial(serving_ways, one, part) for one in asked])  # whose results stay known
+    serving_each(asked, part)  # whose results stay known
     every = [_offer(form, demand, PricePaths(name, catalog, first_year, len(demand)), part) for name in names]
     offers = [offer for offer in every if isinstance(offer, Offer)]
     refused = [words for words in every if isinstance(words, str)]

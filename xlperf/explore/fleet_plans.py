@@ -336,7 +336,7 @@ class TriedNumbers:
     def __init__(self, estimates: Array) -> None:
         self.estimates, self.near = estimates, estimates
         self.least, self.best = np.full(len(estimates), np.inf), np.full(len(estimates), np.nan)
-        self.bound = self.least  # smallest fleet of the rivals of each row
+        self.bound = self.least  # smallest fleet of the engine of each row
         self.known = set[tuple[int, float]]()
 
     def fresh(self, spread: float) -> tuple[np.ndarray, Array]:
@@ -353,9 +353,9 @@ class TriedNumbers:
         better = order[fleets[order] < self.least[rows[order]]]
         self.least[rows[better]], self.best[rows[better]] = fleets[better], numbers[better]
 
-    def keep(self, rivals: np.ndarray, ratio: float) -> None:
-        """Leaves out rows whose smallest fleet is beyond a ratio to the smallest of their rivals."""
-        self.bound = least_of_keys(self.least, rivals)
+    def keep(self, engines: np.ndarray, ratio: float) -> None:
+        """Leaves out rows whose smallest fleet is beyond a ratio to the smallest of their engine."""
+        self.bound = least_of_keys(self.least, engines)
         self.near = np.where(np.isfinite(self.bound) & (self.least <= ratio * self.bound), self.best, np.nan)
 
 

@@ -86,7 +86,7 @@ class PoolSearch(FleetMappings):
         wide_cache: str = "",
     ) -> None:
         super().__init__(formats, engines, demand, machines, catalog, wide_cache)
-        self.rivals, self.known = "software", set[object]()
+        self.known = set[object]()
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
         decoding = (self.output - 1.0) * demand.tpot
         self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
@@ -146,7 +146,7 @@ class PoolSearch(FleetMappings):
         pairs = Pairs(decoders, *numbers)
         rate, share = pairs.rates(self.demand, self.output)
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
-        engines, rivals = decoders["software"][rows], decoders[self.rivals][rows]
+        engines = decoders["software"][rows]
         keys = engines, size, other_size, decoders.number(PP)[rows], prefillers.number(PP)[columns]
         best = np.zeros(0, dtype=np.int64)
         for close, most in _CLOSE.items():
@@ -156,14 +156,14 @@ class PoolSearch(FleetMappings):
             order = np.lexsort((need, likely))
             sizes = list(zip(*(values[order].tolist() for values in keys), strict=True))
             order = first_of_keys(order, sizes, SAME)
-            cheap = first_of_keys(order, rivals[order].tolist(), most // len(self.demand.queues))
+            cheap = first_of_keys(order, engines[order].tolist(), most // len(self.demand.queues))
             best = np.union1d(best, cheap)
         small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
-        best = np.union1d(best, first_of_keys(small, rivals[small].tolist(), SMALL))
+        best = np.union1d(best, first_of_keys(small, engines[small].tolist(), SMALL))
         # Estimates of large replicas may all be wrong alike, so that pairs of every size come near the cheapest.
-        near = order[(likely <= _ALIKE_NEED * least_of_keys(likely, rivals))[order]]
+        near = order[(likely <= _ALIKE_NEED * least_of_keys(likely, engines))[order]]
         doublings = np.frexp(size)[1][near].tolist()
-        best = np.union1d(best, first_of_keys(near, list(zip(rivals[near].tolist(), doublings, strict=True)), 1))
+        best = np.union1d(best, first_of_keys(near, list(zip(engines[near].tolist(), doublings, strict=True)), 1))
         rows, columns = rows[best], columns[best]
         plans = decoders.take(rows)
         chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}
@@ -208,7 +208,7 @@ class PoolSearch(FleetMappings):
                 fewest = self.fewest(plans, decoders, needed, flying[index], copies[index], numbers.bound[index])
                 results.append(Probed.of(*fewest))
                 numbers.add(index, decoders, fewest.fleet)
-            numbers.keep(pairs.plans[self.rivals], 1.0 + spread)
+            numbers.keep(pairs.plans["software"], 1.0 + spread)
         return Probed.joined(results).smallest()
 
     def fewest(
@@ -224,7 +224,7 @@ class PoolSearch(FleetMappings):
 
         def near(low: Array, fleet: Array) -> np.ndarray:
             least = self.machines.priced(self.machines.counts(with_pools(plans, decoders, low + 1.0), copies))
-            best = (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans[self.rivals])
+            best = (1.0 + _SPREADS[0]) * least_of_keys(fleet, plans["software"])
             return np.asarray(least <= np.minimum(best, (1.0 + EQUAL) * known))
 
         ends = np.floor(_ENDS[0] * estimates), np.ceil(_ENDS[1] * estimates) + 1.0

@@ -63,29 +63,21 @@ def without_limit(plans: Table) -> Table:
 class FleetSearch(PoolSearch):
     """The search for fleets of one demand."""
 
-    def fleets(self, modes: Sequence[str], all_engines: bool = True) -> list[Fleet]:
-        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first.
-
-        Without ``all_engines`` only mappings near the cheapest of each mode are refined, whatever their engine.
-        """
-        self.rivals = "software" if all_engines else "mode"  # column whose values only the cheapest plan is read of
+    def fleets(self, modes: Sequence[str]) -> list[Fleet]:
+        """The cheapest fleet of each engine and mode that serves the demand, the cheapest first."""
         has_pools = TWO in modes and self.output > 1.0
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * has_pools)
         items = []
         if WHOLE in parts:
-            best_copies = [parts[WHOLE].best(EACH, self.rivals), parts[WHOLE].smallest().best(2, self.rivals)]
+            best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
             # Where prompts take the room of requests, these wait for a place within the target of the first token.
-            best_copies.append(parts[WHOLE].best(1, self.rivals, CHUNK))
+            best_copies.append(parts[WHOLE].best(1, "software", CHUNK))
             if self.waiting > _PATIENT:  # waiting requests change the order of sizes
-                best_copies.append(parts[WHOLE].near(FAR).best(1, self.rivals, TP, PP))
+                best_copies.append(parts[WHOLE].near(FAR).best(1, "software", TP, PP))
             alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone), self.fastest_alone(parts[WHOLE].plans)]
         if DECODE in parts and PREFILL in parts:
-            pools = self.two_pools(parts[DECODE], parts[PREFILL])
-            if not len(pools) and not all_engines:  # the pairs that came near the cheapest serve nothing
-                self.rivals = "software"
-                pools = self.two_pools(parts[DECODE], parts[PREFILL])
-            items.append(pools)
+            items.append(self.two_pools(parts[DECODE], parts[PREFILL]))
         items = [plans for plans in items if len(plans)]
         if not items:
             return []
@@ -209,13 +201,13 @@ class FleetSearch(PoolSearch):
         return result
 
     def around(self, part: str, known: Probed) -> Table:
-        """Neighbours of the best mappings, of each rival and inside a server: other options, degrees and budgets."""
-        near = known.best(EACH, self.rivals).plans
+        """Neighbours of the best mappings, of each engine and inside a server: other options, degrees and budgets."""
+        near = known.best(EACH, "software").plans
         inside = known.take(np.flatnonzero(replica_size(known.plans) <= 0.5 * self.machine(part).unit))
-        several = known.best(OF_SIZE, self.rivals, TP, PP).best(EACH, self.rivals).plans
+        several = known.best(OF_SIZE, "software", TP, PP).best(EACH, "software").plans
         return stacked(
             [
-                self.beside(part, stacked([near, inside.best(SMALL, self.rivals).plans])),
+                self.beside(part, stacked([near, inside.best(SMALL, "software").plans])),
                 crossed(several, CHUNK, CHUNKS[: 0 if part == DECODE else None]),
                 *(self.between(part, near, engine) for engine in self.engines),
             ]

@@ -17,6 +17,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.together import together
 from xlperf.explore.fleet_plans import DEGREES, way_words, with_columns
 from xlperf.explore.fleet_pools import STATE
+from xlperf.explore.halves import in_halves
 from xlperf.explore.objectives import Answer, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import fills_a_copy, search_of, serving_ways, way_answers
@@ -67,7 +68,7 @@ def others_of(catalog: Catalog) -> list[str]:
     return [name for name in OTHERS if name in known]
 
 
-_found: WeakKeyDictionary[Catalog, dict[object, Table]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Catalog, dict[object, Table]] = WeakKeyDictionary()
 """Cached comparisons, by the part of the catalog that they need."""
 
 
@@ -79,18 +80,22 @@ def on_other_accelerators(form: Table, catalog: Catalog) -> Table:
     forms = [with_columns(asked, accelerator=name) for name in names]
     if not forms:
         return Table("serve_others", {})
-    part = part_of(catalog, stacked(forms))
-    cached = _found.setdefault(part, {})
+    part = part_of(catalog, stacked([form, *forms]))
+    cached = _known.setdefault(part, {})
     key = tuple((name, str(values[0])) for name, values in sorted(form.columns.items()))
     if key not in cached:
-        lines = together(
-            [partial(_cheapest, other, part) for other in forms if other["accelerator"][0] != form["accelerator"][0]]
-        )
+        others = [other for other in forms if other["accelerator"][0] != form["accelerator"][0]]
+        # The form itself is searched beside the others, so that its answer is known as well.
+        _, *lines = in_halves(_cheapest_each, [form, *others], part)
         known = [line for line in lines if line]
         schema = [column.name for column in table_schema("serve_others").columns]
         ordered = sorted(known, key=lambda line: float(line["fleet_cost_per_million_output_tokens"]))
         cached[key] = Table.of_lines("serve_others", [{name: line[name] for name in schema} for line in ordered])
     return cached[key]
+
+
+def _cheapest_each(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
+    return together([partial(_cheapest, form, catalog) for form in forms])
 
 
 def _cheapest(form: Table, catalog: Catalog) -> Answer:

@@ -6,7 +6,8 @@ serving engine with one pool and with two; the answer is the fleet with the fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,13 +15,14 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION, percent
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.prices import PLAN_PRICES
 from xlperf.engine.software import computed_formats, has_parts
+from xlperf.engine.together import together
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.fleet_plans import (
     DEGREES,
@@ -39,6 +41,7 @@ from xlperf.explore.fleet_plans import (
 )
 from xlperf.explore.fleet_pools import STATE
 from xlperf.explore.fleets import FleetSearch
+from xlperf.explore.halves import in_halves
 from xlperf.explore.money import (
     MANY_USERS,
     NEARLY_FULL,
@@ -89,8 +92,10 @@ _AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_pe
 """Entries of a form that do not affect the choice of a copy."""
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
-_found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
-"""Cached ways to serve a demand, by the part of the catalog that the form names."""
+_known: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
+"""Cached ways to serve a demand, and smallest fleets without prices and power, by the part of the catalog that the form
+names.
+"""
 
 
 def serve_answer(form: Table, catalog: Catalog) -> Answer:
@@ -122,12 +127,38 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
     return [_answer(form, fleets, way, shown, each, catalog) for way, each in enumerate(hours, start=1)]
 
 
-def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
-    """Ways to serve the demand of a form within its facility power limit, the cheapest first; ``all_engines``: not only
-    the first way is read.
-    """
+def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
+    """Ways to serve the demand of a form within its facility power limit, the cheapest first."""
+    cached, key = _cached(form, catalog)
+    if key not in cached:
+        cached[key] = _in_power(form, catalog)
+    return cached[key]
+
+
+def serving_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
+    """As :func:`serving_ways`, of several forms, whose searches share their evaluations."""
+    places = [_cached(form, catalog) for form in forms]
+    lacking = [number for number, (cached, key) in enumerate(places) if key not in cached]
+    ways = in_halves(_searched, [forms[number] for number in lacking], catalog)
+    for number, fleets in zip(lacking, ways, strict=True):
+        cached, key = places[number]
+        cached[key] = fleets
+    return [cached[key] for cached, key in places]
+
+
+def _searched(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
+    return together([partial(serving_ways, form, catalog) for form in forms])
+
+
+def _cached(form: Table, catalog: Catalog) -> tuple[dict[object, list[Fleet]], object]:
+    """Known ways for the part of the catalog that a form names, and the key of the form among them."""
+    stated = ((name, str(values[0])) for name, values in form.columns.items() if name != "way")
+    return _known.setdefault(part_of(catalog, form), {}), ("ways", *sorted(stated))
+
+
+def _in_power(form: Table, catalog: Catalog) -> list[Fleet]:
     limit = float(form.number("facility_power_limit")[0])
-    every = _every_way(form, catalog, all_engines)
+    every = _every_way(form, catalog)
     within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
     if len(within) == len(every):
         return every
@@ -137,7 +168,7 @@ def serving_ways(form: Table, catalog: Catalog, all_engines: bool = True) -> lis
     return first_ways(sorted(within, key=lambda fleet: fleet.price))
 
 
-def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[Fleet]:
+def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
     if fills_a_copy(form):
         many = _every_way(with_columns(form, users=MANY_USERS), catalog)
@@ -158,7 +189,7 @@ def _every_way(form: Table, catalog: Catalog, all_engines: bool = True) -> list[
             if beyond > 1.0:  # next the size that the power of this one points to
                 shares[:1], enough = [NEARLY_FULL * share / beyond][: len(shares)], WELL_FILLED
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
-    fleets = _smallest_fleets(form, catalog, all_engines)
+    fleets = _smallest_fleets(form, catalog)
     if not fleets:
         return []
     plans = stacked([fleet.plan for fleet in fleets])
@@ -183,25 +214,23 @@ def fills_a_copy(form: Table) -> bool:
     return _is_open(form) and bool(np.isnan(form.number("facility_power_limit")[0]))
 
 
-def _smallest_fleets(form: Table, catalog: Catalog, all_engines: bool) -> list[Fleet]:
+def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     """The smallest fleet of each engine and mode, independent of prices and power."""
     stated = sorted((name, str(values[0])) for name, values in form.columns.items() if name not in _AFTERWARDS)
     # A stated hour price holds for both kinds of accelerators, so that pools of two kinds are compared by number.
-    key = all_engines, bool(np.isnan(form.number("hour_price")[0])), *stated
-    cached = _found.setdefault(catalog, {})
+    key = bool(np.isnan(form.number("hour_price")[0])), *stated
+    cached = _known.setdefault(part_of(catalog, form), {})
     if key not in cached:
         mode = str(form.text("mode")[0])
         modes, search = (mode,) if mode else (ONE, TWO), search_of(form, catalog)
-        # Where the way that came near the cheapest serves nothing, all are refined.
-        fleets = search.fleets(modes, all_engines) or ([] if all_engines else search_of(form, catalog).fleets(modes))
-        fleets = with_encoders(fleets, catalog)
+        fleets = with_encoders(search.fleets(modes), catalog)
         if fleets and fleets[0].accelerators > _LARGE:
             share = 1.0 / np.ceil(fleets[0].accelerators / _LARGE)
             part = {name: share * form.number(name) for name in ("users", "request_rate")}
-            parts = _smallest_fleets(with_columns(form, **part), catalog, all_engines)
+            parts = _smallest_fleets(with_columns(form, **part), catalog)
             fleets += [serving(fleet, search.demand, catalog) for fleet in parts]
             fleets = first_ways(sorted(fleets, key=lambda fleet: fleet.order))
-        cached[key] = _with_curves(fleets, catalog) if all_engines else fleets
+        cached[key] = _with_curves(fleets, catalog)
     return cached[key]
 
 

@@ -8,7 +8,6 @@ cheapest answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,11 +18,10 @@ from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.together import together
 from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, replica_size, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
-from xlperf.explore.serve import serve_answer, serving_ways
+from xlperf.explore.serve import serve_answer, serving_each
 from xlperf.explore.session_states import (
     TIERS,
     Copy,
@@ -116,8 +114,7 @@ def _fleets(asked: Table, catalog: Catalog) -> list[Fleet]:
     count = asked.number(COUNT)[0]  # NaN: any
     copies = [with_columns(asked, num_accelerators=size) for size in COPY_SIZES if not count % size > 0.0]
     named: dict[object, Fleet] = {}
-    ways = together([partial(serving_ways, copy, catalog) for copy in (*copies, asked)])
-    for fleet in chain.from_iterable(ways):
+    for fleet in chain.from_iterable(serving_each([*copies, asked], catalog)):
         if not count % replica_size(fleet.plan)[0] > 0.0:
             named.setdefault((fleet.plan.word("software"), *(fleet.plan.value(name) for name in DEGREES)), fleet)
     return list(named.values())

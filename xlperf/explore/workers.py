@@ -85,16 +85,21 @@ def _start_here(work: Callable[[Any], Any], folder: Path) -> None:
 
 def _start(work: Callable[[Any], Any], folder: Path) -> None:
     _start_here(work, folder)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Let this process end when the one that started it does, however that ends."""
     from multiprocessing import parent_process
 
     parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _done(task: Any) -> Any:

@@ -1,0 +1,110 @@
+"""Searches of a spreadsheet's worker on two cores: half of the forms here, the other half in a second process.
+
+The process starts at the first search that could use it and stays, with its own caches, until the worker ends. Other
+users of xlperf search in one process, which starts sooner than a second one would.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from itertools import count
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table, nowhere
+from xlperf.explore.workers import all_processes, end_with_parent
+
+Done = TypeVar("Done")
+Work = Callable[[Sequence[Table], Catalog], list[Done]]
+"""Results of some forms, one each: a function of a module, which another process finds by its name."""
+
+_MOST_CATALOGS = 8
+_catalogs: OrderedDict[int, Catalog] = OrderedDict()
+"""Catalogs that this process received, by their number there: one object each, whose results stay known."""
+_numbers: WeakKeyDictionary[Catalog, int] = WeakKeyDictionary()
+_number = count()
+
+
+class SecondProcess:
+    """A process that computes half of the forms of a search, once it is allowed and has started."""
+
+    def __init__(self) -> None:
+        self.is_allowed = False
+        self._pool: Executor | None = None
+        self.started: Future[int] = Future()
+        """Its process id, once it can search."""
+
+    def allow(self) -> None:
+        """Let searches of this process use a second one, where the machine has two cores."""
+        self.is_allowed = all_processes() > 1
+
+    def submitted(self, work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> Future[list[Done]] | None:
+        """The future results of forms; None if this process has to compute them itself."""
+        if not self.is_allowed:
+            return None
+        try:
+            if self._pool is None:
+                self._start(work)
+            if self._pool is not None and self.started.done():
+                _numbers.setdefault(catalog, next(_number))
+                return self._pool.submit(_of_catalog, work, forms, _numbers[catalog], catalog)
+        except RuntimeError:  # the process was killed, or this one ends
+            self.end()
+        return None
+
+    def _start(self, work: Work[Any]) -> None:
+        from concurrent.futures.process import ProcessPoolExecutor  # a browser has no processes
+        from multiprocessing import get_context
+
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), end_with_parent)
+        self.started = self._pool.submit(_ready, work)
+
+    def end(self) -> None:
+        """End the process; the next search starts another."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = None
+
+
+second = SecondProcess()
+
+
+def in_halves(work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> list[Done]:
+    """Results of ``work`` for some forms: of the first half from this process, of the rest from a second one.
+
+    A fault of the second half is found again here, where forms know the cells they come from.
+    """
+    half = (len(forms) + 1) // 2
+    bare = [replace(form, place=nowhere) for form in forms[half:]]
+    other = second.submitted(work, bare, catalog) if bare else None
+    if other is None:
+        return work(forms, catalog)
+    first = work(forms[:half], catalog)
+    try:
+        rest: list[Done] = other.result()
+    except InputError:
+        rest = work(forms[half:], catalog)
+    except (OSError, RuntimeError):  # it was killed
+        second.end()
+        rest = work(forms[half:], catalog)
+    return first + rest
+
+
+def _of_catalog(work: Work[Done], forms: Sequence[Table], number: int, catalog: Catalog) -> list[Done]:
+    """Results of forms for a catalog that has a number in the process that started this one."""
+    catalog = _catalogs.setdefault(number, catalog)
+    _catalogs.move_to_end(number)
+    while len(_catalogs) > _MOST_CATALOGS:
+        _catalogs.popitem(last=False)
+    return work(forms, catalog)
+
+
+def _ready(_: Callable[..., Any]) -> int:
+    """The id of this process, which has imported the module of a function by now."""
+    return os.getpid()
