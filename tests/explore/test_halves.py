@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,8 @@ def forms(*speeds: str) -> list[Table]:
 
 
 def test_two_processes_find_what_one_finds(catalog: Catalog, second: SecondProcess) -> None:
+    tables = {kind: replace(table, place=lambda row, name: "") for kind, table in catalog.tables.items()}
+    catalog = Catalog(tables, "a workbook", strict=())
     serving_each(forms("20", "30"), catalog)  # starts it
     process = second.started.result()
     speeds = "21", "31", "41"

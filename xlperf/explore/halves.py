@@ -27,8 +27,9 @@ Work = Callable[[Sequence[Table], Catalog], list[Done]]
 _MOST_CATALOGS = 8
 _catalogs: OrderedDict[int, Catalog] = OrderedDict()
 """Catalogs that this process received, by their number there: one object each, whose results stay known."""
-_numbers: WeakKeyDictionary[Catalog, int] = WeakKeyDictionary()
-_number = count()
+_sent: WeakKeyDictionary[Catalog, tuple[int, Catalog]] = WeakKeyDictionary()
+"""Numbers of catalogs here, and the catalogs without the places of their cells, which no other process can have."""
+_numbers = count()
 
 
 class SecondProcess:
@@ -52,8 +53,9 @@ class SecondProcess:
             if self._pool is None:
                 self._start(work)
             if self._pool is not None and self.started.done():
-                _numbers.setdefault(catalog, next(_number))
-                return self._pool.submit(_of_catalog, work, forms, _numbers[catalog], catalog)
+                bare = [replace(form, place=nowhere) for form in forms]
+                number, content = _numbered(catalog)
+                return self._pool.submit(_of_catalog, work, bare, number, content)
         except RuntimeError:  # the process was killed, or this one ends
             self.end()
         return None
@@ -81,8 +83,7 @@ def in_halves(work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> lis
     A fault of the second half is found again here, where forms know the cells they come from.
     """
     half = (len(forms) + 1) // 2
-    bare = [replace(form, place=nowhere) for form in forms[half:]]
-    other = second.submitted(work, bare, catalog) if bare else None
+    other = second.submitted(work, forms[half:], catalog) if forms[half:] else None
     if other is None:
         return work(forms, catalog)
     first = work(forms[:half], catalog)
@@ -94,6 +95,15 @@ def in_halves(work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> lis
         second.end()
         rest = work(forms[half:], catalog)
     return first + rest
+
+
+def _numbered(catalog: Catalog) -> tuple[int, Catalog]:
+    if catalog not in _sent:
+        tables = {kind: replace(table, place=nowhere) for kind, table in catalog.tables.items()}
+        bare = Catalog(tables, catalog.origin, strict=())
+        bare.case = catalog.case
+        _sent[catalog] = next(_numbers), bare
+    return _sent[catalog]
 
 
 def _of_catalog(work: Work[Done], forms: Sequence[Table], number: int, catalog: Catalog) -> list[Done]:
