@@ -17,7 +17,7 @@ from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.forms import form_of
 from xlperf.explore.halves import SecondProcess
 from xlperf.explore.others import on_other_accelerators
-from xlperf.explore.serve import _searched, serving_each, serving_ways
+from xlperf.explore.serve import searched_each, serving_each, serving_ways
 
 
 @pytest.fixture
@@ -40,9 +40,10 @@ def test_two_processes_find_what_one_finds(catalog: Catalog, second: SecondProce
     catalog = Catalog(tables, "a workbook", strict=())
     serving_each(forms("20", "30"), catalog)  # starts it
     process = second.started.result()
+    assert second.ready.result() == []
     speeds = "21", "31", "41"
     prices = [ways[0].price for ways in serving_each(forms(*speeds), catalog)]
-    idle = second.submitted(_searched, [], catalog)
+    idle = second.submitted(searched_each, [], catalog)
     assert idle is not None and idle.result() == [], "it computed its half and waits"
     second.is_allowed = False
     assert prices == [

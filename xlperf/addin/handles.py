@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
@@ -145,6 +145,7 @@ def _table(kind: str, content: bytes) -> Table:
 SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
 """Variable of the environment that turns the storing of questions off, and its values that do."""
 MOST_QUESTIONS = 4096
+MOST_NAME = 80  # start of a question in which its function stands [B]
 MOST_QUESTION_BYTES = 16 * 2**20
 
 
@@ -169,6 +170,11 @@ class Questions:
 
     def __len__(self) -> int:
         return len(self._answers)
+
+    def ask(self, functions: Collection[str]) -> bool:
+        """Whether a question asks one of some functions."""
+        names = [f'"{name}"'.encode("ascii") for name in functions]
+        return any(name in line[:MOST_NAME] for line in self._answers for name in names)
 
     def answered(self, line: bytes, answer: Callable[[bytes], bytes], keeps: Callable[[float], bool]) -> bytes:
         """The answer to a question; ``keeps``: whether one that took so many seconds of the processor is kept."""

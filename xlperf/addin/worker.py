@@ -461,13 +461,18 @@ def serve(
 def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
     """The catalog, and where no answers are stored those to questions of the shipped workbook, one at a time."""
     from xlperf.explore.forms import first_chips, first_forms, form_of
+    from xlperf.explore.halves import second
+    from xlperf.explore.serve import searched_each
 
     _, catalog = session.catalog(None)
+    first = form_of("serve", first_words("serve"))
+    if not questions or questions.ask([function.name for function in functions().values() if function.rows in FORMS]):
+        second.start(searched_each, [first], catalog)
     if questions:
         return
     yield catalog
     yield from (session.engine.evaluate(form, catalog) for form in first_forms(catalog))
-    yield session.engine.table(form_of("serve", first_words("serve")), "others", catalog)
+    yield session.engine.table(first, "others", catalog)
     yield from (session.engine.evaluate(forms, catalog) for forms in first_chips())
 
 

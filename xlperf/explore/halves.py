@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -39,33 +40,34 @@ class SecondProcess:
         self.is_allowed = False
         self._pool: Executor | None = None
         self.started: Future[int] = Future()
-        """Its process id, once it can search."""
+        """Its process id."""
+        self.ready: Future[Any] = Future()
+        """Its first search."""
 
     def allow(self) -> None:
         """Let searches of this process use a second one, where the machine has two cores."""
         self.is_allowed = all_processes() > 1
 
-    def submitted(self, work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> Future[list[Done]] | None:
-        """The future results of forms; None if this process has to compute them itself."""
-        if not self.is_allowed:
-            return None
-        try:
-            if self._pool is None:
-                self._start(work)
-            if self._pool is not None and self.started.done():
-                bare = [replace(form, place=nowhere) for form in forms]
-                number, content = _numbered(catalog)
-                return self._pool.submit(_of_catalog, work, bare, number, content)
-        except RuntimeError:  # the process was killed, or this one ends
-            self.end()
-        return None
-
-    def _start(self, work: Work[Any]) -> None:
+    def start(self, work: Work[Any], forms: Sequence[Table], catalog: Catalog) -> None:
+        """Start the process, if it is allowed, with a first search that fills its caches."""
+        if self._pool is not None or not self.is_allowed:
+            return
         from concurrent.futures.process import ProcessPoolExecutor  # a browser has no processes
         from multiprocessing import get_context
 
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), end_with_parent)
-        self.started = self._pool.submit(_ready, work)
+        self.started = self._pool.submit(os.getpid)
+        self.ready = self._pool.submit(_task(work, forms, catalog))
+
+    def submitted(self, work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> Future[list[Done]] | None:
+        """The future results of forms; None if this process has to compute them itself."""
+        try:
+            self.start(work, (), catalog)
+            if self._pool is not None and self.ready.done():
+                return self._pool.submit(_task(work, forms, catalog))
+        except RuntimeError:  # the process was killed, or this one ends
+            self.end()
+        return None
 
     def end(self) -> None:
         """End the process; the next search starts another."""
@@ -97,13 +99,14 @@ def in_halves(work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> lis
     return first + rest
 
 
-def _numbered(catalog: Catalog) -> tuple[int, Catalog]:
+def _task(work: Work[Done], forms: Sequence[Table], catalog: Catalog) -> Callable[[], list[Done]]:
+    """Some work as another process can receive it: without the places of cells."""
     if catalog not in _sent:
         tables = {kind: replace(table, place=nowhere) for kind, table in catalog.tables.items()}
         bare = Catalog(tables, catalog.origin, strict=())
         bare.case = catalog.case
         _sent[catalog] = next(_numbers), bare
-    return _sent[catalog]
+    return partial(_of_catalog, work, [replace(form, place=nowhere) for form in forms], *_sent[catalog])
 
 
 def _of_catalog(work: Work[Done], forms: Sequence[Table], number: int, catalog: Catalog) -> list[Done]:
@@ -113,8 +116,3 @@ def _of_catalog(work: Work[Done], forms: Sequence[Table], number: int, catalog: 
     while len(_catalogs) > _MOST_CATALOGS:
         _catalogs.popitem(last=False)
     return work(forms, catalog)
-
-
-def _ready(_: Callable[..., Any]) -> int:
-    """The id of this process, which has imported the module of a function by now."""
-    return os.getpid()

@@ -139,14 +139,15 @@ def serving_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
     """As :func:`serving_ways`, of several forms, whose searches share their evaluations."""
     places = [_cached(form, catalog) for form in forms]
     lacking = [number for number, (cached, key) in enumerate(places) if key not in cached]
-    ways = in_halves(_searched, [forms[number] for number in lacking], catalog)
+    ways = in_halves(searched_each, [forms[number] for number in lacking], catalog)
     for number, fleets in zip(lacking, ways, strict=True):
         cached, key = places[number]
         cached[key] = fleets
     return [cached[key] for cached, key in places]
 
 
-def _searched(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
+def searched_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
+    """As :func:`serving_ways`, of several forms in this process."""
     return together([partial(serving_ways, form, catalog) for form in forms])
 
 
