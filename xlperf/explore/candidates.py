@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from xlperf.base.arrays import Array, combined, distinct_rows, power
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS, auto_columns, canonical, mapping_columns, split_header
 from xlperf.catalog.table import Table, place_of_row
@@ -142,8 +142,7 @@ def candidates(
     """
     values = values or {}
     faults = auto_faults(plan)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     known = auto_columns(plan.kind)
     auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
@@ -278,8 +277,7 @@ def expanded(
             parts.append(candidates(plain.take([row]), catalog, num_points=num_points, **bounds).plans)
         except InputError as error:
             faults += error.faults
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     first = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     columns = {name: np.concatenate([part[name] for part in parts]) for name in plans.columns}
     return Table(plans.kind, columns, partial(place_of_row, plans.place, first))

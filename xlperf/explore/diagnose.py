@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, expm1, log, total
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
@@ -98,8 +98,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
                 faults += error.faults
     unmatched = [names for names in words["--before"] if names not in words["--measured"]]
     faults += [Fault("--before", f"{_joined(names)} is not among --measured") for names in unmatched]
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     earlier = {names: value for names, (_, value) in words["--before"].items()}
     return [
         Measured(objective, value, earlier.get(names, float("nan")), names[1:])

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import PLAN_TABLES, shown_columns
 from xlperf.catalog.table import Table, nowhere, place_of_row
@@ -461,8 +461,7 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
     if not has_auto(plans):
         return Resolved(plans, {})
     faults = auto_faults(plans)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     rows = np.flatnonzero(np.logical_or.reduce(list(plans.auto.values()))).tolist()
     columns = dict(plans.columns)
     notes: dict[int, str] = {}
@@ -482,8 +481,7 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
                 columns[name][row] = values[0]
         if progress is not None:
             progress(1)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return Resolved(replace(plans, columns=columns, auto={}), notes)
 
 
