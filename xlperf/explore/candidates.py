@@ -19,23 +19,7 @@ from xlperf.engine.tables import bounds, fitting
 from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
 from xlperf.equations.plan.serving_plan import MODE_RULES, REQUEST_RULES, SERVING_RULES
 from xlperf.equations.plan.training_plan import TRAINING_RULES
-from xlperf.explore.mappings import (
-    MOST_ACCELERATORS,
-    STEPS,
-    Counts,
-    PartialInference,
-    PartialPrefill,
-    PartialTraining,
-    cross_inference,
-    cross_training,
-    equal_chunks,
-    rules_of_stacks,
-    server_sizes,
-    sold_counts,
-    stacks_of,
-    started,
-    thinned,
-)
+from xlperf.explore import mappings
 from xlperf.explore.objectives import TARGETS, Limit, Objective
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
@@ -45,10 +29,10 @@ COUNTS_SHARE = 16
 """The search thins the numbers of accelerators if all of them make more than 1/16 of the allowed plans. [-]"""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
-    "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
-    "inference": (cross_inference, [
-        *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
-        *((PartialPrefill, rule) for rule in SERVING_RULES),
+    "training": (mappings.cross_training, [(mappings.PartialTraining, rule) for rule in TRAINING_RULES]),
+    "inference": (mappings.cross_inference, [
+        *((mappings.PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
+        *((mappings.PartialPrefill, rule) for rule in SERVING_RULES),
     ]),
 }  # fmt: skip
 """By kind of plan: the function that crosses the searched columns, and the rules that candidates must satisfy."""
@@ -66,7 +50,7 @@ class Candidates(NamedTuple):
 
     plans: Table  # one row per candidate, at least one; a tie goes to the earlier row
     searched: tuple[str, ...]  # the columns with more than one value, in sheet order
-    counts: Counts | None = None  # numbers of accelerators, if the plan leaves them to the search
+    counts: mappings.Counts | None = None  # numbers of accelerators, if the plan leaves them to the search
     even: bool = False  # whether the search skips uneven virtual-pipeline chunks to limit the number of plans
 
 
@@ -124,7 +108,7 @@ def candidates(
     counts: Array | None = None,
     num_points: int = 1,
     most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
+    most_accelerators: float = mappings.MOST_ACCELERATORS,
     part: Part | None = None,
     limits: Sequence[Limit] = (),
 ) -> Candidates:
@@ -149,17 +133,17 @@ def candidates(
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
     load = open_load(plan, values)
-    stacks = stacks_of(base)
+    stacks = mappings.stacks_of(base)
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
     few = most // (COUNTS_SHARE * (NUM_POINTS if load else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
-    attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
+    attempts = [(step, uneven) for step in (mappings.STEPS if ladders else mappings.STEPS[-1:]) for uneven in chunks]
     attempts = attempts if part is None else attempts[-1:]
 
     def crossed(rules: Rules) -> Space:
         """The space at the finest thinning that does not exceed the limit on plans."""
         for step, uneven in attempts:
-            steps[:] = [thinned(ladder, step) for ladder in ladders[0]] if ladders else []
+            steps[:] = [mappings.thinned(ladder, step) for ladder in ladders[0]] if ladders else []
             last = (step, uneven) == attempts[-1]
             space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
             space.uneven = uneven
@@ -173,7 +157,7 @@ def candidates(
 
     steps: list[Array] = []
     legal = KINDS[plan.kind][1]
-    space = crossed([*legal, *rules_of_stacks(base, stacks)])
+    space = crossed([*legal, *mappings.rules_of_stacks(base, stacks)])
     if stacks and not len(space) and part is None:  # every candidate is refused
         space = crossed(legal)
     space.most = most
@@ -196,11 +180,11 @@ def uneven_chunks(
     deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
     index = np.repeat(np.arange(len(rows)), deepest.astype(np.intp))
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
-    uneven = ~equal_chunks(chunks, stages[index], layers[index])
+    uneven = ~mappings.equal_chunks(chunks, stages[index], layers[index])
     uneven &= True if among is None else np.isin(chunks, among)
     chunked = plans.take(rows[index[uneven]])
     result = replace(chunked, columns={**chunked.columns, "virtual_pipeline": chunks[uneven]})
-    return result.take(started(result, catalog))
+    return result.take(mappings.started(result, catalog))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
@@ -221,7 +205,7 @@ def candidate_parts(
     values: Mapping[str, np.ndarray] | None = None,
     counts: Array | None = None,
     part: Part = WHOLE,
-    most_accelerators: float = MOST_ACCELERATORS,
+    most_accelerators: float = mappings.MOST_ACCELERATORS,
     limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
     """Candidates of a part of a space, at least one block; splits parts that would need too much memory."""
@@ -238,15 +222,15 @@ def candidate_parts(
         yield result
 
 
-def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> tuple[list[Array], Counts]:
+def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> tuple[list[Array], mappings.Counts]:
     """Numbers of accelerators to try: for each row of the base plans, and for all rows together."""
-    units, totals = server_sizes(base, catalog)
-    known = {pair: sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
+    units, totals = mappings.server_sizes(base, catalog)
+    known = {pair: mappings.sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
     if only is not None:
         known = {pair: counts[np.isin(counts, only)] for pair, counts in known.items()}
     each = [known[pair] for pair in zip(units.tolist(), totals.tolist(), strict=True)]
     sold = np.unique(np.concatenate(list(known.values())))
-    return each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan"))
+    return each, mappings.Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan"))
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
