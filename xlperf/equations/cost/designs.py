@@ -199,9 +199,10 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     carrier_area = carried * package.carrier_area_ratio
     substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
     parts = np.where(organic, chips, 1.0)
-    layers = dies.substrate_layer_factor(
-        substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
-    )
+    # Substrates of several chips have more layers, larger ones the most (Chiplet Actuary, doi:10.1145/3489517.3530428).
+    medium = np.where(substrate_area > package.substrate_medium_area, 1.75, 1.5)
+    several = np.where(substrate_area > package.substrate_large_area, 2.0, medium)
+    layers = np.where(parts > 1.0, several, 1.0)
     substrate = substrate_area * package.substrate_price * layers
     silicon = package.carrier_wafer_price / _carriers_per_wafer(package, carrier_area)
     carrier = silicon + carrier_area * package.carrier_bump_price + bridges * package.bridge_cost

@@ -246,35 +246,6 @@ class ModuleCost(NamedTuple):
     total: Array  # Sum of the parts [USD]
 
 
-def substrate_layer_factor(
-    substrate_area: Numeric, num_chips: Numeric, medium_area: Numeric, large_area: Numeric
-) -> Array:
-    r"""Price factor of an organic substrate with several chips: larger substrates need more layers.
-
-    .. math:: k = 1 \text{ for one chip, else } 1.5,\; 1.75\;(S > S_m),\; 2\;(S > S_l)
-
-    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))  # Four chips on 1000 mm2, between 900 and 1600 mm2
-    1.75
-
-    Parameters
-    ----------
-    substrate_area : Area S of the substrate. [mm2]
-    num_chips : Chips on it. [-]
-    medium_area, large_area : Areas Sm and Sl above which a substrate is medium and large. [mm2]
-
-    Returns
-    -------
-    factor : Factor on the price. [-]
-    """
-    area, chips = array(substrate_area), array(num_chips)
-    medium, large = array(medium_area), array(large_area)
-    several = np.where(area > large, 2.0, np.where(area > medium, 1.75, 1.5))
-    missing = np.isnan(area + chips + medium + large)
-    return np.asarray(np.where(missing, np.nan, np.where(chips > 1.0, several, 1.0)))
-
-
 def module_cost(module: Module) -> ModuleCost:
     """Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate. With Y = y2 y3 yf
     (chips last) or y1 y3 yf (chips first), a module loses dies (R + D + T) (1/(ys Y) - 1), memory M (1/Y - 1),

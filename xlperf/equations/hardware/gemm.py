@@ -241,40 +241,6 @@ def tiled_product_time(
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
 
 
-def grouped_slowdown(
-    product_slowdown: Numeric, matrix_flop_rate: Numeric, vector_flop_rate: Numeric, usual_ratio: Numeric
-) -> Array:
-    r"""Time of grouped products over that of plain ones.
-
-    What is beyond 1 is work of the vector units (addresses, masks, scales of blocks): a smaller share where the matrix
-    units are slow beside them.
-
-    .. math:: 1 + (s - 1) \min\left(1, \frac{P_m}{r P_v}\right) \text{ where } s > 1
-
-    Heuristic, this work.
-
-    A slowdown of 1.5, measured where the matrix units are 13 times as fast, and where they are 3.25 times as fast:
-
-    >>> grouped_slowdown(1.5, np.array([13.0, 3.25]), 1.0, 13.0).tolist()
-    [1.5, 1.125]
-
-    Parameters
-    ----------
-    product_slowdown : Slowdown s on the machines where it was measured. [-]
-    matrix_flop_rate : Dense peak of the matrix units in the precision of the products, half of it in 8 bits and a
-        quarter in 4: that of 16 bits where each half of the width doubles the peak. [FLOP/s]
-    vector_flop_rate : Peak of the vector units in FP32. [FLOP/s]
-    usual_ratio : Ratio r of both peaks on these machines. [-]
-
-    Returns
-    -------
-    slowdown : Slowdown on this machine. [-]
-    """
-    slowdown = array(product_slowdown)
-    share = np.minimum(array(matrix_flop_rate) / (array(usual_ratio) * array(vector_flop_rate)), 1.0)
-    return np.asarray(slowdown - np.maximum(slowdown - 1.0, 0.0) * (1.0 - share))
-
-
 def _few_rows_time(
     m: Numeric,
     n: Numeric,
@@ -456,8 +422,12 @@ def gemm_time(
     energy = rate.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
 
     def sustained(time: Array) -> Array:
+        # Kernels start at the boost clock, until the power limit throttles them (heuristic, this work; H. He,
+        # "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai).
         limited = roofline.clock_limited_time(time, energy, rate.arithmetic_power)
-        return roofline.sustained_time(time, limited, constants["boost_time"])
+        together = time + constants["boost_time"]
+        throttled = time / np.where(together == 0.0, 1.0, together)
+        return np.asarray(time + np.maximum(limited - time, 0.0) * throttled)
 
     compute = sustained(burst)
     # Memory time, and conversion of the first input before the product starts.

@@ -399,10 +399,10 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
         starting = queueing.closed_state(early, requests, places, outside)
         # Requests of equal length stay in the groups of one pass unless prefills have priority.
         grouped = queueing.in_turn(service, steady, passes[1], burst, active)
-        together, passed = (
-            queueing.staying_together(service.decode_steps, in_step, plan.output_variation)
-            for in_step in (plan.prefill_first, 1.0 - plan.prefill_first)
-        )
+        # Requests of a burst end in one step, and their successors come together: a whole burst if prefills have
+        # priority, else those of one pass. Lengths are uniform.
+        spread = np.maximum(2.0 * queueing.ROOT_OF_THREE * plan.output_variation * service.decode_steps, 1.0)
+        together, passed = plan.prefill_first / spread, (1.0 - plan.prefill_first) / spread
         steady = queueing.run_state(grouped, steady, passed, 0.0 * passed, plan.run_requests)
         first = queueing.first_of_run(run, active)
         uneven = (first + (1.0 - first) * together)[:, None] * _uneven(early, starting, active, plan)

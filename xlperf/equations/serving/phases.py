@@ -59,7 +59,6 @@ from xlperf.equations.serving.messages import (
     GATHERING,
     TRANSFER,
     Messages,
-    hidden_exchange,
     serving_messages,
 )
 from xlperf.equations.serving.weights import rank_weights_size, with_host_weights
@@ -263,10 +262,12 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         launched = launched + kernel_calls
     host = _host(deployment, shape, running, launched, between, phases)
     exposed = messages.time
-    if PREFILL in phases and some(plan.context_parallel > 1.0):  # attention hides the ring of keys and values
+    if PREFILL in phases and some(plan.context_parallel > 1.0):
+        # Attention hides the ring of keys and values but for the last block (ring attention, arXiv:2310.01889).
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
         exposed = exposed.copy()
-        exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
+        behind = plan.ring * (1.0 - 1.0 / plan.context_parallel) * hiding
+        exposed[:, 0, CONTEXT] = np.maximum(exposed[:, 0, CONTEXT] - behind, 0.0)
     parts = _parts(kernels, messages, exposed, host)
     if architecture.experts and some(plan.two_batch_overlap > 0.0):
         halves = side_by_side(batching.prefill_split, batching.decode_split)[:, list(phases)]
