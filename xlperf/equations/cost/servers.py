@@ -115,8 +115,7 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
     terms = owner_terms(server, network, drawn)
     total = tco.owned_cost_rate(*terms)
     # Parts for a second of used time: energy, capital of servers and building, quoted lines, and lost time.
-    energy = tco.energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
-    energy = energy * terms.load_share
+    energy = terms.server_power * terms.power_usage_effectiveness * terms.energy_price * terms.load_share
     used = terms.utilization / (1.0 - server.downtime_share)
     housed = terms.facility * terms.facility_recovery_rate
     capital = (terms.capex * terms.recovery_rate + housed) / used

@@ -51,45 +51,6 @@ class SplitStep(NamedTuple):
     repeats: Array  # multiples of a micro-batch's attention, expert and message time in the step, (rows, 3) [-]
 
 
-def ping_pong_time(
-    attention_time: Array, expert_time: Array, message_time: Array, link_time: Array, batches: Array
-) -> Array:
-    r"""Time of a decode step whose m micro-batches alternate between two pools in every layer.
-
-    While one micro-batch is with the experts, the next has attention. The busiest pool or link sets the pace, or with
-    few micro-batches the walk of one through both pools.
-
-    .. math:: t = \max\left(t_a + t_e + t_c,\; m\,t_a,\; m\,t_e,\; m\,t_l\right)
-
-    Parameters
-    ----------
-    attention_time : Time t_a of a micro-batch in the attention pool, all layers. [s]
-    expert_time : Time t_e in the expert pool. [s]
-    message_time : Time t_c of its messages in both directions. [s]
-    link_time : Time t_l for which they occupy a link in one direction. [s]
-    batches : Micro-batches m. [-]
-
-    Returns
-    -------
-    time : Time of the step. [s]
-
-    References
-    ----------
-    .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-       2025, arXiv:2504.02263, section 4.1.
-    .. [2] StepFun, "Step-3 is large yet affordable: model-system co-design for cost-effective decoding", 2025,
-       arXiv:2507.19427, section 5.
-
-    Equal times in both pools, messages of a quarter each way: three micro-batches hide them.
-
-    >>> ping_pong_time(4.0, 4.0, 2.0, 1.0, np.array([1.0, 2.0, 3.0, 4.0])).tolist()
-    [10.0, 10.0, 12.0, 16.0]
-    """
-    walk = array(attention_time) + array(expert_time) + array(message_time)
-    busiest = np.maximum(np.maximum(attention_time, expert_time), link_time)
-    return np.asarray(np.maximum(walk, array(batches) * busiest))
-
-
 def _message_times(attention: Deployment, experts: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
     """Dispatch, combine and link occupancy of a micro-batch in a layer. [s] A token goes to the ranks of its routed and
     shared experts. Ranks that split an expert each receive it, or one of them does and passes it on, whichever is
@@ -151,8 +112,11 @@ def split_step(attention: Deployment, experts: Deployment, batch: Array) -> Spli
     messages[:, COMMUNICATION] = layers[:, 0] * (dispatch + combine)
     times = total(attention_parts), total(expert_parts), messages[:, COMMUNICATION]
     link = layers[:, 0] * occupied
-    step = ping_pong_time(*times, link, batches)
+    # While a micro-batch is with the experts, the next has attention: the busiest pool or link sets the pace, or with
+    # few micro-batches the walk of one through both pools (MegaScale-Infer, arXiv:2504.02263, section 4.1; Step-3,
+    # arXiv:2507.19427, section 5).
     busy = np.stack([batches * time for time in (times[0], times[1], link)], axis=-1)
+    step = np.maximum(times[0] + times[1] + times[2], np.max(busy, axis=-1))
     # Parts of the limiting pool or link (0, 1, 2), or of one micro-batch on its way (3).
     limit = np.where(step > np.max(busy, axis=-1), 3, np.argmax(busy, axis=-1))
     repeats = np.where(limit[:, None] == 3, 1.0, batches[:, None] * (np.arange(3) == limit[:, None]))
