@@ -19,7 +19,7 @@ def dies_per_wafer(
     edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
 ) -> Array:
-    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim.
+    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim, at least 0. [-]
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
 
@@ -35,10 +35,6 @@ def dies_per_wafer(
     die_width, die_height : Width w and height h of the die. [mm]
     wafer_diameter : Diameter D of the wafer. [mm]
     edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : Dies per wafer, at least 0. [-]
     """
     usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -98,7 +94,7 @@ def _placed(radius: float, across: float, down: float) -> float:
 
 
 def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numeric, reticle_height: Numeric) -> Array:
-    r"""Exposure fields per die, in the better orientation.
+    r"""Exposure fields per die, in the better orientation; more than 1 need stitching. [-]
 
     .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
 
@@ -111,17 +107,13 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
     ----------
     die_width, die_height : Width w and height h of the die. [mm]
     reticle_width, reticle_height : Width W and height H of the field. [mm]
-
-    Returns
-    -------
-    fields : Fields; more than 1 need stitching. [-]
     """
     along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
     return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
 
 
 def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
-    r"""Share of the exposed area filled by whole dies.
+    r"""Share of the exposed area filled by whole dies. [-]
 
     .. math:: u = \left\lfloor\frac{kR}{A}\right\rfloor \frac{A}{kR},\quad k = \left\lceil\frac{A}{R}\right\rceil
 
@@ -134,10 +126,6 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     ----------
     die_area : Area A of the die. [mm2]
     reticle_area : Area R of a field. [mm2]
-
-    Returns
-    -------
-    utilization : Used share of the fields. [-]
     """
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
@@ -145,7 +133,7 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
 
 def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_share: Numeric) -> Array:
-    r"""Cost factor of a wafer with partly filled fields: more exposures for the same dies.
+    r"""Cost factor of a wafer with partly filled fields: more exposures for the same dies; 1 for full fields. [-]
 
     .. math:: f = 1 - l + \frac{l}{u}
 
@@ -160,17 +148,13 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
     ----------
     lithography_share : Share l of lithography in the cost of a wafer. [-]
     reticle_utilization_share : Used share u of the fields, above 0. [-]
-
-    Returns
-    -------
-    factor : Factor on the wafer's cost, 1 for full fields. [-]
     """
     share = array(lithography_share)
     return np.asarray(1.0 - share + share / array(reticle_utilization_share))
 
 
 def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
-    r"""Cost of a die, good or bad.
+    r"""Cost of a die, good or bad. [USD]
 
     .. math:: c = \frac{W}{N}
 
@@ -183,16 +167,12 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
     ----------
     wafer_price : Price W of a processed wafer. [USD]
     num_dies : Dies N per wafer. [-]
-
-    Returns
-    -------
-    cost : Cost of one die before the sort. [USD]
     """
     return np.asarray(array(wafer_price) / array(num_dies))
 
 
 def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) -> Array:
-    r"""Cost of a die that passes the sort, rejected dies included.
+    r"""Cost of a die that passes the sort, rejected dies included. [USD]
 
     .. math:: c = \frac{c_r + c_t}{P}
 
@@ -206,10 +186,6 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     raw_cost : Cost of a die before the sort. [USD]
     sort_cost : Cost of testing a die. [USD]
     pass_share : Share P of dies that pass; the yield for a perfect test. [-]
-
-    Returns
-    -------
-    cost : Cost of one known good die. [USD]
     """
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
@@ -270,7 +246,7 @@ def module_cost(module: Module) -> ModuleCost:
 
 
 def chip_nre(area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed: Numeric = 0.0) -> Array:
-    r"""One-time cost of designing a module or a chip, without masks.
+    r"""One-time cost of designing a module or a chip, without masks. [USD]
 
     .. math:: c = n\,(A\,p + f)
 
@@ -285,16 +261,12 @@ def chip_nre(area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed
     num_designs : Different designs n of this area. [-]
     price_per_area : Design effort p per area. [USD/mm2]
     fixed : Cost f of any design. [USD]
-
-    Returns
-    -------
-    cost : One-time cost. [USD]
     """
     return np.asarray(array(num_designs) * (array(area) * array(price_per_area) + array(fixed)))
 
 
 def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
-    r"""Mean number of critical defects of a die.
+    r"""Mean number of critical defects of a die. [-]
 
     .. math:: d = A\,D_0\,r
 
@@ -308,16 +280,12 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
     die_area : Area A of the die. [mm2]
     defect_density : Defects per area D0. [1/mm2]
     critical_area_ratio : Critical share r of the area. [-]
-
-    Returns
-    -------
-    defects : Mean number of critical defects. [-]
     """
     return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
 
 
 def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
-    r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1.
+    r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1. [-]
 
     .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
 
@@ -330,10 +298,6 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     ----------
     defects : Mean number of critical defects d of a die. [-]
     clustering : Parameter alpha; small: strong clustering. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
     """
     alpha = array(clustering)
     return power(1.0 + array(defects) / alpha, -alpha)
@@ -370,7 +334,7 @@ def die_yield(
 
 
 def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: Numeric) -> Array:
-    r"""Share of dies with enough good units, if units fail independently.
+    r"""Share of dies with enough good units, if units fail independently; 0 for k above n. [-]
 
     .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
 
@@ -384,10 +348,6 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
     unit_yield : Yield y of a unit, above 0. [-]
     num_units : Units n of the die. [-]
     num_units_needed : Units k of the product. [-]
-
-    Returns
-    -------
-    yield : Share of dies with at least k good units; 0 for k above n. [-]
     """
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
     # Binomial terms, from no failed unit to all spare units.

@@ -331,7 +331,7 @@ def admission(
 
 
 def octave(number: Array, most: Array) -> tuple[Array, Array]:
-    r"""Powers of two below and above a number, the larger capped; both equal the number if it is a power of two.
+    r"""Powers of two below and above a number, the larger capped; both equal the number if it is a power of two. [-]
 
     Heuristic, this work: times are computed at powers of two and linear in between.
 
@@ -344,10 +344,6 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
     ----------
     number : Number n, 1 or more, up to the largest. [-]
     most : Largest number. [-]
-
-    Returns
-    -------
-    Array : The smaller and the larger. [-]
     """
     between = array(number)
     lower = octave_below(np.maximum(between, 1.0)) + 0.0 * array(most)
@@ -355,7 +351,8 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 
 
 def whole_sizes(number: Array) -> tuple[Array, Array]:
-    r"""Batches below and above a number of requests: powers of two, and 1.5 times powers of two from a large batch on.
+    r"""Batches below and above a number of requests: powers of two, and 1.5 times powers of two from a large batch on;
+    both equal the number if it is such a batch. [-]
 
     .. math:: b \in \{2^k\} \cup \{\tfrac{3}{2}\,2^k : 2^k \ge b_0\}
 
@@ -367,10 +364,6 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
     Parameters
     ----------
     number : Number of requests, 1 or more. [-]
-
-    Returns
-    -------
-    Array : The smaller and the larger; both equal the number if it is such a batch. [-]
     """
     lower, upper = octave(number, 2.0 * array(number))
     middle = np.where(lower >= _LARGE, 1.5 * lower, upper)
@@ -379,7 +372,7 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
 
 
 def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
-    r"""Time of the larger of two batches, bounded by the smaller one's time and by that time in proportion.
+    r"""Time of the larger of two batches, bounded by the smaller one's time and by that time in proportion. [s]
 
     Heuristic, this work: a batch just above whole tiles computes almost a tile of padding. A scheduler that runs steps
     of the smaller batch instead serves all requests in b2 / b1 times its time.
@@ -395,10 +388,6 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     upper : Larger batch b2. [-]
     time : Time t1 of the smaller batch. [s]
     upper_time : Time t2 of the larger batch. [s]
-
-    Returns
-    -------
-    Array : Bounded time of the larger batch. [s]
     """
     least = array(time)
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
@@ -458,7 +447,7 @@ def _overlap(pool: Deployment) -> Array:
 
 
 def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Numeric) -> Array:
-    r"""Prefills in progress at once in a full pipeline.
+    r"""Prefills in progress at once in a full pipeline: latency of a prefill over the interval between two. [-]
 
     A prefill of c passes takes all L layers and, for each further pass, those of the largest stage; it occupies that
     stage for c passes. With one pass each, p equal stages overlap p prefills; with many, a prefill fills the stages.
@@ -474,10 +463,6 @@ def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Nu
     num_layers : Layers L of the model. [-]
     pipeline_parallel : Stages p. [-]
     passes : Passes c of a prefill. [-]
-
-    Returns
-    -------
-    Array : Overlap o: latency of a prefill over the interval between two. [-]
     """
     layers, count = array(num_layers), array(passes)
     largest = np.ceil(layers / array(pipeline_parallel))
@@ -485,7 +470,8 @@ def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Nu
 
 
 def half_of(batch: Array) -> Array:
-    r"""Half of a batch: the second point of the line that gives the time of one more request (heuristic, this work).
+    r"""Half of a batch: the second point of the line that gives the time of one more request (heuristic, this work), an
+    integer of 1 or more, (rows,). [-]
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
@@ -495,10 +481,6 @@ def half_of(batch: Array) -> Array:
     Parameters
     ----------
     batch : Requests, (rows,). [-]
-
-    Returns
-    -------
-    Array : Half of them, an integer of 1 or more, (rows,). [-]
     """
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 
