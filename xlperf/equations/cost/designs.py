@@ -168,12 +168,15 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     per_wafer = dies.dies_by_rule("placed" if placed else "formula", across, down, *wafer_sizes)
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
-        fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
+        # Exposure fields in the better orientation (CATCH, arXiv:2503.15753)
+        along = ceil_div(across, node.reticle_width) * ceil_div(down, node.reticle_height)
+        fields = np.minimum(along, ceil_div(down, node.reticle_width) * ceil_div(across, node.reticle_height))
         sold = np.where(fields > 1.0, sold * power(node.stitch_yield, fields - 1.0), sold)  # seams fail independently
     wafer = node.wafer_price
     if node.lithography_share.any():
+        # Partly filled fields: more exposures for the same dies (CATCH, arXiv:2503.15753)
         used = dies.reticle_utilization(area, node.reticle_width * node.reticle_height)
-        wafer = wafer * dies.lithography_cost_factor(node.lithography_share, used)
+        wafer = wafer * (1.0 - node.lithography_share + node.lithography_share / used)
     raw = dies.raw_die_cost(wafer, np.where(per_wafer > 0.0, per_wafer, np.nan))
     passed = 1.0 - (1.0 - sold) * design.test_coverage  # dies that pass a test of this coverage (arXiv:2503.15753)
     passed = np.where(passed > 0.0, passed, np.nan)

@@ -93,25 +93,6 @@ def _placed(radius: float, across: float, down: float) -> float:
     return float(cells.sum(axis=0).max())
 
 
-def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numeric, reticle_height: Numeric) -> Array:
-    r"""Exposure fields per die, in the better orientation; more than 1 need stitching. [-]
-
-    .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
-
-    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))  # 40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other
-    2.0
-
-    Parameters
-    ----------
-    die_width, die_height : Width w and height h of the die. [mm]
-    reticle_width, reticle_height : Width W and height H of the field. [mm]
-    """
-    along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
-    return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
-
-
 def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     r"""Share of the exposed area filled by whole dies. [-]
 
@@ -130,27 +111,6 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
     return np.asarray(np.floor(exposed / area) * area / exposed)
-
-
-def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_share: Numeric) -> Array:
-    r"""Cost factor of a wafer with partly filled fields: more exposures for the same dies; 1 for full fields. [-]
-
-    .. math:: f = 1 - l + \frac{l}{u}
-
-    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Half of the cost is lithography and a fifth of each field is empty: 0.5 + 0.5 / 0.8:
-
-    >>> float(lithography_cost_factor(0.5, 0.8))
-    1.125
-
-    Parameters
-    ----------
-    lithography_share : Share l of lithography in the cost of a wafer. [-]
-    reticle_utilization_share : Used share u of the fields, above 0. [-]
-    """
-    share = array(lithography_share)
-    return np.asarray(1.0 - share + share / array(reticle_utilization_share))
 
 
 def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
