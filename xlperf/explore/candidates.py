@@ -177,6 +177,7 @@ def uneven_chunks(
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
+    # Every number of chunks up to a layer per chunk that deals layers unevenly
     deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
     index = np.repeat(np.arange(len(rows)), deepest.astype(np.intp))
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
@@ -285,6 +286,7 @@ def load_steps(
     replica, and replicas. Illegal plans, and plans that do not fit or miss a target with a single request, have no
     steps.
     """
+    # The load that the memory has room for, from a plan with one request per replica
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     copies = replicas(plans)
     single = Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto)
@@ -294,12 +296,14 @@ def load_steps(
     targets = any(name in plans for name in TARGETS.values())
     continuous = plans.filled("mode") == "continuous"
     some = np.flatnonzero((most >= 1.0) & continuous)
+    # The load that the targets allow: a result with continuous batching, else by bisection
     if targets and len(some):
         at_targets = evaluate(single.take(some), catalog).number("batch_at_targets")
         most[some] = np.where(np.isnan(at_targets), most[some], at_targets)
     some = np.flatnonzero((most >= 1.0) & (~continuous if not bounds else True))
     if (targets or bounds) and len(some):
         most[some] = _largest_load(single.take(some), copies[some], most[some], catalog, bounds)
+    # Geometric steps up to it
     rows = np.flatnonzero(most >= 1.0)
     steps = [np.unique(np.round(power(room, np.linspace(0.0, 1.0, num_points)))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])
@@ -343,6 +347,7 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many."""
     copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
     center = np.maximum(np.round(plans.number(load) / copies), 1.0)
+    # Whole loads within the width around the load, without the load itself
     low, high = np.maximum(np.floor(center / width), 1.0), np.maximum(np.minimum(np.ceil(center * width), most), center)
     steps = [np.unique(np.round(np.linspace(*ends, FINER))) for ends in zip(low.tolist(), high.tolist(), strict=True)]
     finer = [result[result != load_] for result, load_ in zip(steps, center.tolist(), strict=True)]
@@ -379,6 +384,7 @@ def by_bounds(
     """Rows by the least loss that they may have, and these losses; unchanged, and None, if the objective has no bound.
     Plans that differ in recomputation and ZeRO alone have one bound.
     """
+    # One plan of each bound, with the least recomputation and sharding
     some = plans.take(rows)
     first, group = distinct_rows(*(values for name, values in some.columns.items() if name not in _LEAST))
     order = by_kernels(some.take(first), np.arange(len(first)))
@@ -389,6 +395,7 @@ def by_bounds(
     best = bounds(replace(fastest, columns={**fastest.columns, **least}), catalog, objective.column.name)
     if best is None:
         return rows, None
+    # Losses of all rows, the least first; unknown ones may be anything
     losses, loss = np.empty(len(first)), objective.loss(best)
     losses[order] = np.where(np.isnan(loss), -np.inf, loss - ROUNDING * np.abs(loss))
     losses = losses[group]
@@ -410,14 +417,17 @@ def fits_of(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
         group = np.arange(len(plans))
     else:
         group = codes_of(plans, [name for name in plans.columns if name != _MICRO_BATCH])
+    # Rows by group and micro batch: each group still to evaluate stands from ``place`` to ``ends``
     order = np.lexsort((plans.filled(_MICRO_BATCH), group))
     ends = np.flatnonzero(np.append(group[order[1:]] != group[order[:-1]], True))
     place = np.append(0, ends[:-1] + 1)
     while len(place):
+        # The next micro batches of every group in one call
         number = np.minimum(max(MEMORY_LEAST // len(place), 1), ends - place + 1)  # of micro batches of each group
         first = np.cumsum(number) - number
         rows = order[np.repeat(place - first, number) + np.arange(number.sum())]
         fits[rows], reserved[rows], ends_of, rests = _memory(plans, catalog, rows)
+        # Groups with a stage beyond the memory go on to their largest micro batch alone
         beyond, never = (np.logical_or.reduceat(each > 1.0 + ROUNDING, first) for each in (ends_of, rests))
         place = np.maximum(place + number, np.where(beyond, ends, 0))
         more = (place <= ends) & ~never

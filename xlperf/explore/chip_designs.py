@@ -133,8 +133,10 @@ def _with_stacks(devices: Table, forms: _Forms) -> tuple[Table, Array]:
     """Devices with an edge for the requested stacks or bandwidth, and the number of these stacks; NaN if open."""
     stacks, target = forms.number("memory_stacks"), forms.number("bandwidth_target")
     memory = columns_of(forms.catalog.tables["memories"], forms.rows("memories", "memory"))
+    # Stacks that are asked for: their number, or as many as the bandwidth takes
     each = stack_bandwidth(memory.interface_width, memory.pin_rate, devices.filled("memory_rate_share"))
     asked = np.where(np.isnan(stacks), np.ceil(target / each * (1.0 - _ROUND)), stacks)
+    # Edge and power that links and arithmetic leave to memory
     silicon = devices.number("num_dies") * devices.number("die_area")
     perimeter = outer_perimeter(silicon, devices.filled("aspect_ratio"))
     left = (1.0 - devices.filled("link_shoreline_share")) * perimeter

@@ -344,12 +344,14 @@ def _weights(
     """Prior times likelihood of each variant; 0 if it is illegal, or one of its changes alters nothing."""
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     result = weights[variants.first] * weights[variants.second]
+    # Likelihood of each measurement: Laplace errors, of which the band holds four fifths
     for number, reading in enumerate(measured):
         gap = log((reading.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
         result = result * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
     result = np.where(fits | ~fits[0], result, LARGE * result)
+    # A pair counts only if both of its changes move some result
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
     for member in (variants.first, variants.second):
         other = np.where(member == variants.first, variants.second, variants.first)

@@ -163,12 +163,14 @@ class _Aim(NamedTuple):
         """Sort keys of plans with these numbers."""
         loss = self.objective.loss(results)
         memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
+        # Largest excess over a limit; infinite where there is no result
         excess = np.zeros(len(results))
         for limit in self.limits:
             excess = np.maximum(excess, limit.excess(results))
         bad = np.where(np.isnan(loss), np.inf, excess)
         unfit = [np.isnan(memory), results.number("fits") != 1.0, bad > 0.0]
         kind = np.select(unfit, [objectives.ILLEGAL, objectives.TOO_LARGE, objectives.BEYOND_LIMITS], objectives.GOOD)
+        # Good plans by their loss, the others by what they lack
         measure = np.select(
             [kind == objectives.GOOD, kind == objectives.BEYOND_LIMITS, kind == objectives.TOO_LARGE],
             [loss, bad, memory],
@@ -388,6 +390,7 @@ def _evaluated(
     if memory is None:
         results = _results(plans, catalog, () if reserved is None else needed, owned, reserved)
         return aim.keys(plans, results, rows), results.take
+    # Keys of plans that do not fit: their memory
     fits = np.flatnonzero(memory["fits"] == 1.0)
     known = memory.get("memory_reserved")  # known for training plans that do not fit, but not for inference
     kind = np.where(np.isnan(memory["fits"]), objectives.ILLEGAL, objectives.TOO_LARGE)

@@ -229,6 +229,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     which = np.tile(np.arange(len(choices)), len(plans))
     share, zero = (np.array([way[place] for way in choices], dtype=np.float64)[which] for place in (2, 3))
     stages = taken.filled("pipeline_parallel")
+    # Recomputation of each way, in layers of a stage
     columns: dict[str, object] = {
         "recompute": np.array([way.recompute for way in choices], dtype=object)[which],
         "recompute_modules": np.array([way.modules for way in choices], dtype=object)[which],
@@ -237,6 +238,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     if not (np.isnan(zero).all() and "zero_stage" in taken):
         columns["zero_stage"] = zero
     least = choices[0].zero
+    # A deeper ZeRO stage has no pipeline, and a share of the layers needs stages of one chunk
     deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
     legal = (~deeper | (stages == 1.0)) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
     return with_columns(taken, **columns).take(np.flatnonzero(legal))

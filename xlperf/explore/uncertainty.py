@@ -189,11 +189,13 @@ class Uncertainty:
 
         def gain(classes: np.ndarray, values: Array) -> float:
             known = np.isfinite(values)
+            # Mean loss of each plan in each class of draws; NaN draws do not count
             sums = np.zeros((len(values), classes.max() + 1))
             for row, draws_of_plan in enumerate(values):
                 sums[row] = np.bincount(classes[known[row]], draws_of_plan[known[row]], sums.shape[1])
             numbers = np.array([np.bincount(classes[row], minlength=sums.shape[1]) for row in known])
             means = sums / np.maximum(numbers, 1)
+            # Gain of the best plan of each class over the plan that is best overall
             chosen = int(np.argmin(sums.sum(axis=1) / numbers.sum(axis=1)))
             return float(np.mean(means[chosen] - means.min(axis=0)))
 
@@ -214,6 +216,7 @@ class Uncertainty:
         it before the choice of a plan.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
+        # Two draws per input: it alone at its 5th and at its 95th percentile, all others at their medians
         shares = np.full((count, 2 * count), 0.5)
         for place in range(count):
             shares[place, 2 * place : 2 * place + 2] = 0.05, 0.95
@@ -221,6 +224,7 @@ class Uncertainty:
         first, total = self._sobol(number) if number else (np.full((plans, count), np.nan),) * 2
         low, high = ends[:, 0::2], ends[:, 1::2]
         swing = np.abs(high - low)
+        # Inputs of each plan by the swing of its result
         order = np.argsort(-swing, axis=1, kind="stable")
 
         def flat(values: np.ndarray) -> np.ndarray:
@@ -348,6 +352,7 @@ def robust(
     sampling = vary.Sampling(draws, vary.LATIN_HYPERCUBE, seed)
     study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, searched.limits)
     values, fits = study.draws
+    # Loss of each plan in each draw, infinite where it does not fit, and its distance from the best plan of the draw
     usable = np.where(fits == 1.0, values, np.nan)
     loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
     best = loss.min(axis=0)
@@ -356,6 +361,7 @@ def robust(
     probable = (fits == 1.0).mean(axis=1)
     p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
     measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
+    # Order: plans that fit surely, then the lead (a number of accelerators), then the measure, then as searched
     score = np.where(probable >= _SURE, measures[measure], np.inf)
     score = np.where(np.isnan(score), np.inf, score)
     lead = np.zeros(len(score))
@@ -380,6 +386,7 @@ def robust(
     if np.isinf(score[order[0]]):
         limits = " and keeps the limits" if searched.limits else ""
         words += f"; none of them fits{limits} in {percent(_SURE, 0)} of the draws"
+    # Runners-up that the first plan leads in too few draws to be told apart
     ahead = (first < loss[order[1:5]]).mean(axis=1)
     alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
     if alike > 1:

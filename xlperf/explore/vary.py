@@ -332,12 +332,11 @@ def _mixed(values: np.ndarray, key: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         words = (values.astype(np.uint64) + np.uint64(1)) * step
         words = words ^ (np.uint64(key % 2**64) * np.uint64(0xD1342543DE82EF95) + step)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-        words = words ^ (words >> np.uint64(31))
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-        return np.asarray(words ^ (words >> np.uint64(31)))
+        for _ in range(2):
+            for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+                words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+            words = words ^ (words >> np.uint64(31))
+    return np.asarray(words)
 
 
 def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:
