@@ -189,16 +189,18 @@ def draw(function: Callable[..., Any], random: np.random.Generator) -> dict[str,
     return drawn
 
 
-def returned(function: Callable[..., Any]) -> list[Entry]:
-    """Results of a formula: a section of several, or the first sentence, which ends with the unit of the one."""
-    text = documentation(function)
-    return section(text, "Returns") or [Entry("result", " ".join(text.partition("\n\n")[0].split()))]
-
-
 def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, np.ndarray]]:
-    """Arrays of a result with name and unit."""
-    entries = returned(function)
+    """Arrays of a result with name and unit; the axis of the rows first."""
+    entries = section(documentation(function), "Returns")
     results = result if isinstance(result, tuple) else (result,)
     entries = entries * len(results) if len(entries) == 1 else entries
     assert len(entries) == len(results), f"{function.__name__}: {len(results)} results, {len(entries)} documented"
-    return [(entry.name, entry.unit or "-", np.asarray(values)) for entry, values in zip(entries, results, strict=True)]
+    return [
+        (entry.name or "result", entry.unit or "-", _rows_first(entry, np.asarray(values)))
+        for entry, values in zip(entries, results, strict=True)
+    ]
+
+
+def _rows_first(entry: Entry, values: np.ndarray) -> np.ndarray:
+    before = re.search(r"\(((?:\w+, )+)rows", entry.text)
+    return np.moveaxis(values, before[1].count(","), 0) if before else values

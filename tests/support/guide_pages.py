@@ -149,7 +149,7 @@ def _equation(name: str, documentation: str) -> Iterator[str]:
     yield _list(
         (
             *(f"`{entry.name}`: {entry.text}" for entry in parameters),
-            *(f"returns `{entry.name}`: {entry.text}" for entry in returned),
+            *(f"returns {'' if _unnamed(entry) else f'`{entry.name}`: '}{entry.text}" for entry in returned),
         )
     )
     reference = re.search(r"^References\n-+\n(.*?)(?=\n\n\S|\Z)", documentation, re.MULTILINE | re.DOTALL)
@@ -165,6 +165,10 @@ def _example(doctest: str) -> str:
     results = [line for line in lines if not line.startswith((">>>", "..."))]
     words = "".join(f", {comment}" for _, _, comment in statements if comment)
     return f"Example{words}: `{'; '.join(code for code, *_ in statements)}` gives `{' '.join(results)}`."
+
+
+def _unnamed(entry: contract.Entry) -> bool:
+    return entry.name in ("Array", "Numeric", "numeric", "")
 
 
 def _list(entries: Any) -> str:

@@ -383,7 +383,7 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
 def crossover_volume(
     unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
 ) -> Array:
-    r"""Volume at which two designs cost the same; NaN if one design is cheaper at every volume. [-]
+    r"""Volume at which two designs cost the same.
 
     .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
 
@@ -400,6 +400,10 @@ def crossover_volume(
     one_time_cost : One-time cost C1 of the first design. [USD]
     other_unit_cost : Unit cost c2 of the other design. [USD]
     other_one_time_cost : One-time cost C2 of the other design. [USD]
+
+    Returns
+    -------
+    volume : Units; NaN if one design is cheaper at every volume. [-]
     """
     volume = divide(
         array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan

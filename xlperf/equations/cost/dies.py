@@ -19,7 +19,7 @@ def dies_per_wafer(
     edge_exclusion: Numeric = 0.0,
     scribe_width: Numeric = 0.0,
 ) -> Array:
-    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim, at least 0. [-]
+    r"""Dies on a wafer, as a real number: by area, less the dies cut by the rim.
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
 
@@ -35,6 +35,10 @@ def dies_per_wafer(
     die_width, die_height : Width w and height h of the die. [mm]
     wafer_diameter : Diameter D of the wafer. [mm]
     edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer, at least 0. [-]
     """
     usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -94,7 +98,7 @@ def _placed(radius: float, across: float, down: float) -> float:
 
 
 def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
-    r"""Share of the exposed area filled by whole dies. [-]
+    r"""Share of the exposed area filled by whole dies.
 
     .. math:: u = \left\lfloor\frac{kR}{A}\right\rfloor \frac{A}{kR},\quad k = \left\lceil\frac{A}{R}\right\rceil
 
@@ -107,6 +111,10 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     ----------
     die_area : Area A of the die. [mm2]
     reticle_area : Area R of a field. [mm2]
+
+    Returns
+    -------
+    utilization : Used share of the fields. [-]
     """
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
@@ -114,7 +122,7 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
 
 def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
-    r"""Cost of a die, good or bad. [USD]
+    r"""Cost of a die, good or bad.
 
     .. math:: c = \frac{W}{N}
 
@@ -127,12 +135,16 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
     ----------
     wafer_price : Price W of a processed wafer. [USD]
     num_dies : Dies N per wafer. [-]
+
+    Returns
+    -------
+    cost : Cost of one die before the sort. [USD]
     """
     return np.asarray(array(wafer_price) / array(num_dies))
 
 
 def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) -> Array:
-    r"""Cost of a die that passes the sort, rejected dies included. [USD]
+    r"""Cost of a die that passes the sort, rejected dies included.
 
     .. math:: c = \frac{c_r + c_t}{P}
 
@@ -146,6 +158,10 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     raw_cost : Cost of a die before the sort. [USD]
     sort_cost : Cost of testing a die. [USD]
     pass_share : Share P of dies that pass; the yield for a perfect test. [-]
+
+    Returns
+    -------
+    cost : Cost of one known good die. [USD]
     """
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
@@ -206,7 +222,7 @@ def module_cost(module: Module) -> ModuleCost:
 
 
 def chip_nre(area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed: Numeric = 0.0) -> Array:
-    r"""One-time cost of designing a module or a chip, without masks. [USD]
+    r"""One-time cost of designing a module or a chip, without masks.
 
     .. math:: c = n\,(A\,p + f)
 
@@ -221,12 +237,16 @@ def chip_nre(area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed
     num_designs : Different designs n of this area. [-]
     price_per_area : Design effort p per area. [USD/mm2]
     fixed : Cost f of any design. [USD]
+
+    Returns
+    -------
+    cost : One-time cost. [USD]
     """
     return np.asarray(array(num_designs) * (array(area) * array(price_per_area) + array(fixed)))
 
 
 def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
-    r"""Mean number of critical defects of a die. [-]
+    r"""Mean number of critical defects of a die.
 
     .. math:: d = A\,D_0\,r
 
@@ -240,12 +260,16 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
     die_area : Area A of the die. [mm2]
     defect_density : Defects per area D0. [1/mm2]
     critical_area_ratio : Critical share r of the area. [-]
+
+    Returns
+    -------
+    defects : Mean number of critical defects. [-]
     """
     return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
 
 
 def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
-    r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1. [-]
+    r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1.
 
     .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
 
@@ -258,6 +282,10 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     ----------
     defects : Mean number of critical defects d of a die. [-]
     clustering : Parameter alpha; small: strong clustering. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
     """
     alpha = array(clustering)
     return power(1.0 + array(defects) / alpha, -alpha)
@@ -294,7 +322,7 @@ def die_yield(
 
 
 def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: Numeric) -> Array:
-    r"""Share of dies with enough good units, if units fail independently; 0 for k above n. [-]
+    r"""Share of dies with enough good units, if units fail independently.
 
     .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
 
@@ -308,6 +336,10 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
     unit_yield : Yield y of a unit, above 0. [-]
     num_units : Units n of the die. [-]
     num_units_needed : Units k of the product. [-]
+
+    Returns
+    -------
+    yield : Share of dies with at least k good units; 0 for k above n. [-]
     """
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
     # Binomial terms, from no failed unit to all spare units.

@@ -206,7 +206,7 @@ def server_network(
 def accelerators_for_power(
     power_budget: Numeric, server_power: Numeric, power_usage_effectiveness: Numeric, group_size: Numeric = 1.0
 ) -> Array:
-    r"""Accelerators within a grid power budget, in whole servers. [-]
+    r"""Accelerators within a grid power budget, in whole servers.
 
     .. math:: n = g \left\lfloor\frac{P}{g\,P_s\,\mathrm{PUE}}\right\rfloor
 
@@ -223,6 +223,10 @@ def accelerators_for_power(
     server_power : Power of one accelerator with its share of the server. [W]
     power_usage_effectiveness : Power into the building over power into the servers. [-]
     group_size : Accelerators g per server. [-]
+
+    Returns
+    -------
+    num_accelerators : Accelerators. [-]
     """
     group = array(group_size)
     each = array(server_power) * array(power_usage_effectiveness) * group

@@ -19,7 +19,7 @@ from xlperf.base.units import HOUR, YEAR
 def mean_load(
     accelerator_power: Numeric, power_limit: Numeric, accelerator_share: Numeric, other_load: Numeric = 1.0
 ) -> Array:
-    r"""Mean power of a server over its full load, from the mean power of its accelerators. [-]
+    r"""Mean power of a server over its full load, from the mean power of its accelerators.
 
     .. math:: l = s\,\frac{P_a}{P_{max}} + (1 - s)\,l_0
 
@@ -36,6 +36,10 @@ def mean_load(
     power_limit : Power limit of an accelerator. [W]
     accelerator_share : Share s of the accelerators in the power of the server at full load. [-]
     other_load : Mean load l_0 of the other parts of the server. [-]
+
+    Returns
+    -------
+    load : 1 at full load. [-]
     """
     mean, share, rest = array(accelerator_power), array(accelerator_share), array(other_load)
     load = share * mean / array(power_limit) + (1.0 - share) * rest
@@ -53,7 +57,7 @@ def accelerator_cost_rate(
     opex_share: Numeric,
     opex_period: Numeric = YEAR,
 ) -> Array:
-    r"""Cost of one second of useful work of one accelerator, rented or owned; NaN if unknown. [USD/s]
+    r"""Cost of one second of useful work of one accelerator, rented or owned.
 
     An owner pays straight-line depreciation and full load; the owner's arguments may be NaN beside a rent.
 
@@ -79,6 +83,10 @@ def accelerator_cost_rate(
     energy_price : Price of electric energy, or NaN. [USD/J]
     opex_share : Running cost o of one period without energy, as a share of capex, or NaN. [-]
     opex_period : Period T_o of ``opex_share``, or NaN. [s]
+
+    Returns
+    -------
+    cost_rate : Cost per second of work; NaN if unknown. [USD/s]
     """
     rent, straight_line = array(rental_price), 1.0 / array(life)
     owned = owned_cost_rate(
@@ -100,7 +108,7 @@ def accelerator_cost_rate(
 def capital_recovery_rate(
     discount_rate: Numeric, life: Numeric, residual_share: Numeric = 0.0, period: Numeric = YEAR
 ) -> Array:
-    r"""Share of a purchase price to earn per second of its life, with the cost of capital. [1/s]
+    r"""Share of a purchase price to earn per second of its life, with the cost of capital.
 
     .. math:: a = \frac{r\,(1 - v\,(1 + r)^{-T/p})}{1 - (1 + r)^{-T/p}}\,\frac{1}{p}
 
@@ -116,6 +124,10 @@ def capital_recovery_rate(
     life : Time T of use. [s]
     residual_share : Residual share v of the price. [-]
     period : Period p of the discount rate. [s]
+
+    Returns
+    -------
+    rate : Share of the price per second. [1/s]
     """
     rate, left, length = array(discount_rate), array(residual_share), array(period)
     shrunk = power(1.0 + rate, -array(life) / length)
@@ -139,7 +151,7 @@ def owned_cost_rate(
     period: Numeric = YEAR,
     quoted_cost_rate: Numeric = 0.0,
 ) -> Array:
-    r"""Cost of one second of useful work of an owned accelerator, with the cost of capital. [USD/s]
+    r"""Cost of one second of useful work of an owned accelerator, with the cost of capital.
 
     .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p} + q\right) + P_s\,l\,\mathrm{PUE}\,p_e
 
@@ -166,6 +178,10 @@ def owned_cost_rate(
     load_share : Mean load l while it works. [-]
     period : Period p of maintenance and staff. [s]
     quoted_cost_rate : Other lines q of a quote, e.g. support, per second of paid time. [USD/s]
+
+    Returns
+    -------
+    cost_rate : Cost per second of work. [USD/s]
     """
     price = array(capex)
     capital = price * array(recovery_rate) + array(facility) * array(facility_recovery_rate)
@@ -175,7 +191,7 @@ def owned_cost_rate(
 
 
 def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
-    r"""Price with a gross margin. [USD]
+    r"""Price with a gross margin.
 
     .. math:: p = \frac{c}{1 - m}
 
@@ -188,12 +204,16 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
     ----------
     unit_cost : Cost c of making one. [USD]
     margin_share : Gross margin m as a share of the price, below 1. [-]
+
+    Returns
+    -------
+    price : Price. [USD]
     """
     return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
 
 
 def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
-    r"""CO2 equivalent of an amount of electric energy. [kg]
+    r"""CO2 equivalent of an amount of electric energy.
 
     .. math:: m = E\,i
 
@@ -206,6 +226,10 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     ----------
     energy : Energy E from the grid. [J]
     carbon_intensity : Carbon i of the grid per energy. [kg/J]
+
+    Returns
+    -------
+    carbon : Mass of CO2 equivalent. [kg]
     """
     return np.asarray(array(energy) * array(carbon_intensity))
 
@@ -241,7 +265,7 @@ def die_carbon(
     gas_per_area: Numeric,
     material_per_area: Numeric,
 ) -> Array:
-    r"""Carbon of making a good die. [kg]
+    r"""Carbon of making a good die.
 
     .. math:: m = \frac{A\,(e\,i + g + r)}{Y}
 
@@ -260,13 +284,17 @@ def die_carbon(
     carbon_intensity : Carbon i of the fab's energy. [kg/J]
     gas_per_area : Gases g of the process per area. [kg/mm2]
     material_per_area : Carbon r of the raw materials per area. [kg/mm2]
+
+    Returns
+    -------
+    carbon : Mass of CO2 equivalent. [kg]
     """
     per_area = array(energy_per_area) * array(carbon_intensity) + array(gas_per_area) + array(material_per_area)
     return np.asarray(array(die_area) * per_area / array(die_yield))
 
 
 def present_value(amount: Numeric, discount_rate: Numeric, time: Numeric, period: Numeric = YEAR) -> Array:
-    r"""Value today of an amount that is paid later. [USD]
+    r"""Value today of an amount that is paid later.
 
     .. math:: P = A\,(1 + r)^{-t/p}
 
@@ -281,12 +309,16 @@ def present_value(amount: Numeric, discount_rate: Numeric, time: Numeric, period
     discount_rate : Cost of capital r of one period, WACC. [-]
     time : Time t until the payment. [s]
     period : Period p of the discount rate. [s]
+
+    Returns
+    -------
+    value : Present value. [USD]
     """
     return np.asarray(array(amount) * power(1.0 + array(discount_rate), -array(time) / array(period)))
 
 
 def compounded_price(price: Numeric, change: Numeric, time: Numeric, period: Numeric = YEAR) -> Array:
-    r"""Price after a time in which each period changes it by the same share: list prices, and used machines. [USD]
+    r"""Price after a time in which each period changes it by the same share: list prices, and used machines.
 
     .. math:: p(t) = p_0\,(1 + c)^{t/p}
 
@@ -301,6 +333,10 @@ def compounded_price(price: Numeric, change: Numeric, time: Numeric, period: Num
     change : Change c of one period, above -1; a used machine that keeps two thirds of its value: -1/3. [-]
     time : Time t since the start. [s]
     period : Period p of the change. [s]
+
+    Returns
+    -------
+    price : Price at the time. [USD]
     """
     return np.asarray(array(price) * power(1.0 + array(change), array(time) / array(period)))
 
@@ -313,7 +349,7 @@ def annuity_book_value(
     residual_share: Numeric = 0.0,
     period: Numeric = YEAR,
 ) -> Array:
-    r"""Value of a machine that its owner has not yet earned back at the rate of ``capital_recovery_rate``. [USD]
+    r"""Value of a machine that its owner has not yet earned back at the rate of ``capital_recovery_rate``.
 
     .. math:: B = C \left(\frac{(1 - v\,q^{-T/p})\,(1 - q^{-(T - t)/p})}{1 - q^{-T/p}} + v\,q^{-(T - t)/p}\right),
         \quad q = 1 + r
@@ -335,6 +371,10 @@ def annuity_book_value(
     age : Time t since the purchase; beyond the life the residual value stays. [s]
     residual_share : Share v of the price that is left at the end of the life. [-]
     period : Period p of the discount rate. [s]
+
+    Returns
+    -------
+    value : Book value. [USD]
     """
     rate, share, length = array(discount_rate), array(residual_share), array(period)
     left = np.maximum(array(life) - array(age), 0.0)
@@ -347,7 +387,7 @@ def annuity_book_value(
 def straight_line_depreciation(
     price: Numeric, life: Numeric, age: Numeric, duration: Numeric, residual_share: Numeric = 0.0
 ) -> Array:
-    r"""Depreciation of a machine in a span of its life, as accounts show it. [USD]
+    r"""Depreciation of a machine in a span of its life, as accounts show it.
 
     .. math:: D = C\,(1 - v)\,\frac{\min(t + d, T) - \min(t, T)}{T}
 
@@ -363,6 +403,10 @@ def straight_line_depreciation(
     age : Age t at the start of the span. [s]
     duration : Length d of the span. [s]
     residual_share : Share v of the price that is left at the end of the life. [-]
+
+    Returns
+    -------
+    depreciation : Depreciation in the span. [USD]
     """
     time, start = array(life), array(age)
     span = np.minimum(start + array(duration), time) - np.minimum(start, time)
@@ -396,8 +440,7 @@ class Terms(NamedTuple):
 
 
 def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Array:
-    r"""Mean over the accelerators of two pools, for a cost or a power: the common value to the last bit if both are
-    equal, NaN if a value with a share is NaN. [-]
+    r"""Mean over the accelerators of two pools, for a cost or a power.
 
     .. math:: x = x_d + s\,(x_p - x_d)
 
@@ -413,6 +456,10 @@ def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Arra
     decode : Value of an accelerator of the pool that decodes, e.g. a cost per second. [-]
     prefill : Value of an accelerator of the pool that prefills. [-]
     prefill_share : Share s of the accelerators, or of their time, that prefills. [-]
+
+    Returns
+    -------
+    mean : The common value to the last bit if both are equal; NaN if a value with a share is NaN. [-]
     """
     first, second, share = array(decode), array(prefill), array(prefill_share)
     mean = np.where(share == 0.0, first, first + share * (second - first))
@@ -420,7 +467,7 @@ def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Arra
 
 
 def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:
-    r"""Cost of one token. [USD/token]
+    r"""Cost of one token.
 
     .. math:: c_t = \frac{c\,n}{r}
 
@@ -436,12 +483,16 @@ def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Nu
     cost_rate : Cost c of one accelerator, :func:`accelerator_cost_rate`. [USD/s]
     num_accelerators : Accelerators n that work on the tokens. [-]
     token_rate : Tokens r per second of all of them, above 0. [token/s]
+
+    Returns
+    -------
+    cost : Cost of a token. [USD/token]
     """
     return np.asarray(array(cost_rate) * array(num_accelerators) / array(token_rate))
 
 
 def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Numeric) -> Array:
-    r"""Energy of one token. [J/token]
+    r"""Energy of one token.
 
     .. math:: e_t = \frac{P\,n}{r}
 
@@ -455,12 +506,16 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
     power : Power P of one accelerator, from the grid. [W]
     num_accelerators : Accelerators n that work on the tokens. [-]
     token_rate : Tokens r per second of all of them, above 0. [token/s]
+
+    Returns
+    -------
+    energy : Energy of a token. [J/token]
     """
     return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
 
 
 def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) -> Array:
-    r"""Cost of a step, a training run or a day of service. [USD]
+    r"""Cost of a step, a training run or a day of service.
 
     .. math:: c = r\,n\,t
 
@@ -474,6 +529,10 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) 
     cost_rate : Cost r of one accelerator. [USD/s]
     num_accelerators : Accelerators n that work on it. [-]
     busy_time : Paid time t. [s]
+
+    Returns
+    -------
+    cost : Cost of the run. [USD]
     """
     return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time))
 
@@ -528,7 +587,7 @@ def split_costs(
 
 
 def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric) -> Array:
-    r"""Cost of a second at which an accelerator makes tokens as cheaply as another accelerator. [USD/s]
+    r"""Cost of a second at which an accelerator makes tokens as cheaply as another accelerator.
 
     .. math:: c^* = c\,\frac{k_2}{k_1}
 
@@ -544,13 +603,16 @@ def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric)
     cost_rate : Cost c of a second of the accelerator now. [USD/s]
     cost : Cost k1 of a token on it now. [USD]
     other_cost : Cost k2 of a token on the other accelerator. [USD]
+
+    Returns
+    -------
+    cost_rate : Cost of a second at which both cost the same. [USD/s]
     """
     return np.asarray(array(cost_rate) * array(other_cost) / array(cost))
 
 
 def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric, wanted_rate: Numeric) -> Array:
-    r"""Purchase price at which a second of an owned accelerator has a target cost; NaN if the energy alone costs more.
-    [USD]
+    r"""Purchase price at which a second of an owned accelerator has a target cost.
 
     .. math:: C^* = C\,\frac{c^* - c_0}{c - c_0}
 
@@ -568,6 +630,10 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
     cost_rate : Cost c of a second at that price. [USD/s]
     free_cost_rate : Cost c0 of a second at a price of 0, its energy. [USD/s]
     wanted_rate : Target cost c* of a second. [USD/s]
+
+    Returns
+    -------
+    price : Purchase price; NaN if the energy alone costs more. [USD]
     """
     scaled = array(price) * (array(wanted_rate) - array(free_cost_rate)) / (array(cost_rate) - array(free_cost_rate))
     return np.asarray(np.where(scaled >= 0.0, scaled, np.nan))
@@ -576,7 +642,7 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
 def break_even_load(
     cost_rate: Numeric, copy_size: Numeric, server_size: Numeric, copy_load: Numeric, load_price: Numeric
 ) -> Array:
-    r"""Least load that owned accelerators serve as cheaply as a price per unit of load; infinite if no load pays. [-]
+    r"""Least load that owned accelerators serve as cheaply as a price per unit of load.
 
     .. math:: u^* = \min\left\{u : c\,g\left\lceil\frac{n}{g}\left\lceil\frac{u}{L}\right\rceil\right\rceil \le a\,u
         \right\}
@@ -596,6 +662,10 @@ def break_even_load(
     server_size : Accelerators g per server. [-]
     copy_load : Largest load L of one copy: requests in flight. [-]
     load_price : Price a of a unit of load elsewhere. [USD/s]
+
+    Returns
+    -------
+    load : Requests in flight; infinite if no load pays. [-]
     """
     cost, size, group, most, price = (
         array(values) for values in np.broadcast_arrays(cost_rate, copy_size, server_size, copy_load, load_price)
@@ -612,7 +682,6 @@ def owning_regret(
     num_owned: Numeric, num_accelerators: Numeric, owned_cost_rate: Numeric, rented_cost_rate: Numeric
 ) -> Array:
     r"""Cost beyond that of the cheaper way to have the accelerators that turn out needed; the missing ones are rented.
-    [USD/s]
 
     .. math:: r = c_o\,n + c_r \max(N - n, 0) - \min(c_o, c_r)\,N
 
@@ -631,6 +700,10 @@ def owning_regret(
     num_accelerators : Accelerators N that turn out needed. [-]
     owned_cost_rate : Cost co of a second of one that is owned. [USD/s]
     rented_cost_rate : Cost cr of a second of one that is rented. [USD/s]
+
+    Returns
+    -------
+    regret : Cost of a second beyond the least. [USD/s]
     """
     owned, needed, own, rent = (
         array(values) for values in (num_owned, num_accelerators, owned_cost_rate, rented_cost_rate)

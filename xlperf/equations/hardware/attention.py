@@ -71,7 +71,7 @@ def _key_passes(
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
-    r"""Query and key pairs of a head and sequence; under a causal mask the last query sees every key. [-]
+    r"""Query and key pairs of attention; under a causal mask the last query sees every key.
 
     .. math:: N = s_q s_k - c\,\frac{s_q (s_q - 1)}{2}
 
@@ -84,13 +84,17 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
     ----------
     query_length, key_length : Queries and keys of one sequence. [-]
     causal : 1 if a query sees the keys up to its own position, 0 if it sees all. [-]
+
+    Returns
+    -------
+    pairs : Pairs of one head and sequence. [-]
     """
     queries = array(query_length)
     return np.asarray(queries * array(key_length) - array(causal) * (0.5 * queries * (queries - 1.0)))
 
 
 def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, pairs: Numeric) -> Array:
-    r"""Operations of the two products of attention: queries by keys, and probabilities by values, of one call. [FLOP]
+    r"""Operations of the two products of attention: queries by keys, and probabilities by values.
 
     .. math:: F = 4\,b\,a\,d\,N
 
@@ -105,6 +109,10 @@ def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, 
     num_heads : Heads a of queries on this accelerator. [-]
     head_size : Elements d of a head, means of keys and values. [-]
     pairs : Query and key pairs N of one head and sequence. [-]
+
+    Returns
+    -------
+    flop : Of one call. [FLOP]
     """
     return np.asarray(4.0 * (array(batch) * array(head_size)) * array(num_heads) * array(pairs))
 
@@ -120,7 +128,7 @@ def flash_compute_time(
     imbalance: Numeric = 0.0,
     tile_time: Numeric = 0.0,
 ) -> Array:
-    r"""Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor. [s]
+    r"""Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor.
 
     The last multiprocessor ends late by a share of the longest tile; a causal mask shortens all tiles but that one.
 
@@ -145,6 +153,10 @@ def flash_compute_time(
     num_multiprocessors : Tiles that run at the same time; NaN: the work is shared evenly. [-]
     imbalance : Share of the longest tile by which the last multiprocessor ends late. [-]
     tile_time : Time to start and end a tile. [s]
+
+    Returns
+    -------
+    time : Time of the multiprocessors. [s]
     """
     queries, keys, tile, pair = array(query_length), array(key_length), array(query_tile), array(pair_time)
     units = array(num_multiprocessors)
@@ -171,7 +183,7 @@ def flash_traffic(
     num_passes: Numeric = 1.0,
     num_key_passes: Numeric = 1.0,
 ) -> Array:
-    r"""Main-memory traffic of flash attention: queries and outputs once per pass, keys and values p times. [B]
+    r"""Main-memory traffic of flash attention: queries and outputs once per pass, keys and values p times.
 
     .. math:: T = 2 r b d\,(h s_q + g s_k p)\,e
 
@@ -191,6 +203,10 @@ def flash_traffic(
     element_size : Size of one element. [B]
     num_passes : Passes r: 1 forward, 2 backward with the gradients. [-]
     num_key_passes : Passes p over keys and values, see :func:`_key_passes`. [-]
+
+    Returns
+    -------
+    traffic : Bytes moved. [B]
     """
     keys = array(num_query_groups) * array(key_length) * array(num_key_passes)
     elements = array(num_heads) * array(query_length) + keys
@@ -201,7 +217,7 @@ def flash_traffic(
 def kv_cache_traffic(
     batch: Numeric, num_query_groups: Numeric, key_length: Numeric, head_size: Numeric, kv_element_size: Numeric
 ) -> Array:
-    r"""KV-cache bytes read per layer and decode step. [B]
+    r"""KV-cache bytes read per layer and decode step.
 
     .. math:: T = 2 b g s d\,e
 
@@ -219,13 +235,17 @@ def kv_cache_traffic(
     key_length : Tokens in the cache. [-]
     head_size : Elements of a head. [-]
     kv_element_size : Size of one element of the cache. [B]
+
+    Returns
+    -------
+    traffic : Bytes read. [B]
     """
     elements = 2.0 * array(batch) * array(num_query_groups) * array(key_length) * array(head_size)
     return np.asarray(elements * array(kv_element_size))
 
 
 def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_rate: Numeric = np.nan) -> Array:
-    r"""Time of the softmax of one score: its exponential beside the maximum, scaling, sum and conversion. [s]
+    r"""Time of the softmax of one score: its exponential beside the maximum, scaling, sum and conversion.
 
     .. math:: t = \frac{F}{R_v} \left(\frac{1}{3} + \frac{2}{3} \frac{R_v / 16}{R_e}\right)
 
@@ -242,6 +262,10 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
     softmax_flop : Work F of the vector units for one score, at the usual exponential rate. [FLOP]
     vector_flop_rate : Peak R_v of the vector units in FP32. [FLOP/s]
     exponential_rate : Exponentials R_e per second, each counted as one FLOP; NaN: R_v / 16. [FLOP/s]
+
+    Returns
+    -------
+    time : Time of the whole accelerator for one score. [s]
 
     References
     ----------
@@ -337,7 +361,7 @@ def unshared_decode_attention_time(
 
 
 def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeric) -> Array:
-    r"""Query heads that decode attention computes: at least one tile of rows per head of keys. [-]
+    r"""Query heads that decode attention computes: at least one tile of rows per head of keys.
 
     .. math:: a' = \max(a, g r)
 
@@ -350,6 +374,10 @@ def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeri
     ----------
     num_heads, num_query_groups : Heads a of queries, and g of keys and values, on this accelerator. [-]
     tile_rows : Query rows r of a tile. [-]
+
+    Returns
+    -------
+    num_heads : Heads that take arithmetic. [-]
     """
     return np.asarray(np.maximum(array(num_heads), array(num_query_groups) * array(tile_rows)))
 

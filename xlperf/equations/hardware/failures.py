@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp, log
 
 
 def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_mtbf: Numeric) -> Array:
-    r"""Failures per second of all domains of one kind that a job touches; each interrupts it. [1/s]
+    r"""Failures per second of all domains of one kind that a job touches; each interrupts it.
 
     .. math:: \lambda = \frac{1}{M} \left\lceil \frac{n}{s} \right\rceil
 
@@ -32,12 +32,16 @@ def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_
     num_accelerators : Accelerators n of the job. [-]
     domain_size : Accelerators s that one failure takes. [-]
     domain_mtbf : Mean time M between failures of one domain. [s]
+
+    Returns
+    -------
+    rate : Of all domains together. [1/s]
     """
     return np.asarray(ceil_div(num_accelerators, domain_size) / array(domain_mtbf))
 
 
 def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavailability_share: Numeric) -> Array:
-    r"""Share of the time that some domain of one kind inside a unit is down, which takes the unit. [-]
+    r"""Share of the time that some domain of one kind inside a unit is down, which takes the unit.
 
     .. math:: q = 1 - (1 - u)^{\lceil U / s \rceil}
 
@@ -53,6 +57,10 @@ def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavail
     unit_size : Accelerators U of a unit. [-]
     domain_size : Accelerators s of a domain, at most a unit. [-]
     domain_unavailability_share : Share u of the time that one domain is down. [-]
+
+    Returns
+    -------
+    share : 0 to 1. [-]
     """
     return np.asarray(1.0 - power(1.0 - array(domain_unavailability_share), ceil_div(unit_size, domain_size)))
 
@@ -73,7 +81,7 @@ def _binomial(num_units: Array, share: Array, most: int) -> Array:
 
 
 def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_down: Numeric) -> Array:
-    r"""Probability that at most k of N independent units are down: n of n + k are up. [-]
+    r"""Probability that at most k of N independent units are down: n of n + k are up.
 
     .. math:: P = \sum_{j = 0}^{k} \binom{N}{j} q^j (1 - q)^{N - j}
 
@@ -90,6 +98,10 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
     num_units : Units N with the spares. [-]
     unit_unavailability_share : Share q of the time that a unit is down. [-]
     most_down : Spares k; 0 or more. [-]
+
+    Returns
+    -------
+    share : Share of the time that enough units are up, 0 to 1. [-]
     """
     units, share, spare = np.broadcast_arrays(array(num_units), array(unit_unavailability_share), array(most_down))
     unknown = np.isnan(units) | np.isnan(spare)
@@ -163,7 +175,7 @@ def _with_outage(units: Array, share: Array, domains: Sequence[WideDomain], most
 
 
 def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> Array:
-    r"""Time of useful work between checkpoints that loses least (Young, and Daly's first order). [s]
+    r"""Time of useful work between checkpoints that loses least (Young, and Daly's first order).
 
     .. math:: \tau = \sqrt{2 \delta M}
 
@@ -178,6 +190,10 @@ def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> 
     checkpoint_time : Time delta in which a checkpoint is written and the run waits. [s]
     failure_interval : Mean time M between interruptions of the run. [s]
 
+    Returns
+    -------
+    time : Interval. [s]
+
     References
     ----------
     .. [1] J. W. Young, "A first order approximation to the optimum checkpoint interval", Communications of the ACM
@@ -189,7 +205,7 @@ def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> 
 
 
 def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numeric, restart_time: Numeric) -> Array:
-    r"""Share of the time of a run that trains: without checkpoints, restarts and work done twice. [-]
+    r"""Share of the time of a run that trains: without checkpoints, restarts and work done twice.
 
     .. math:: g = \frac{\tau}{(\tau + \delta) \left(1 + \frac{R + (\tau + \delta) / 2}{M}\right)}
 
@@ -209,6 +225,10 @@ def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numer
     checkpoint_time : Time delta of a checkpoint. [s]
     failure_interval : Mean time M between interruptions of the run. [s]
     restart_time : Time R until the run trains again: detection, replacement, loading. [s]
+
+    Returns
+    -------
+    share : Between 0 and 1. [-]
     """
     useful, spent = array(interval), array(interval) + array(checkpoint_time)
     lost = (array(restart_time) + 0.5 * spent) / array(failure_interval)
@@ -216,7 +236,7 @@ def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numer
 
 
 def asynchronous_interval(snapshot_time: Numeric, write_time: Numeric, failure_interval: Numeric) -> Array:
-    r"""Time of useful work between checkpoints that are written while the run trains on. [s]
+    r"""Time of useful work between checkpoints that are written while the run trains on.
 
     .. math:: \tau = \max\left(\sqrt{2 \delta M},\; w - \delta\right)
 
@@ -233,6 +253,10 @@ def asynchronous_interval(snapshot_time: Numeric, write_time: Numeric, failure_i
     snapshot_time : Time delta in which the run waits. [s]
     write_time : Time w until a checkpoint is safe, its snapshot included. [s]
     failure_interval : Mean time M between interruptions of the run. [s]
+
+    Returns
+    -------
+    time : Interval. [s]
     """
     snapshot = array(snapshot_time)
     return np.asarray(np.maximum(checkpoint_interval(snapshot, failure_interval), array(write_time) - snapshot))
@@ -249,7 +273,6 @@ def tiered_goodput(
     far_lost_time: Numeric,
 ) -> Array:
     r"""Share of the time that trains with checkpoints in two tiers: near ones that most failures leave, and far ones.
-    [-]
 
     .. math:: g^{-1} = \left(1 + \frac{\delta_1}{\tau_1} + \frac{\delta_2}{\tau_2}\right)
         \left(1 + \lambda_1 L_1 + \lambda_2 L_2\right)
@@ -268,6 +291,10 @@ def tiered_goodput(
     checkpoint_time, far_checkpoint_time : Time delta in which the run waits for a checkpoint of a tier. [s]
     failure_rate, far_failure_rate : Interruptions lambda that restart from a tier. [1/s]
     lost_time, far_lost_time : Time L that an interruption costs: restart and work done twice. [s]
+
+    Returns
+    -------
+    share : Between 0 and 1. [-]
     """
     waits = divide(checkpoint_time, interval) + divide(far_checkpoint_time, far_interval)
     lost = array(failure_rate) * array(lost_time) + array(far_failure_rate) * array(far_lost_time)
@@ -277,7 +304,7 @@ def tiered_goodput(
 def running_rate(
     units_down: Numeric, num_spares: Numeric, num_replicas: Numeric, replica_units: Numeric, elastic: Numeric
 ) -> Array:
-    r"""Rate of a run over its full rate while some units are down. [-]
+    r"""Rate of a run over its full rate while some units are down.
 
     .. math:: r = \frac{1}{D} \max\left(D - \left\lceil \frac{\max(j - k, 0)}{w} \right\rceil, 0\right)
 
@@ -297,6 +324,10 @@ def running_rate(
     num_replicas : Data-parallel replicas D of the run. [-]
     replica_units : Units w of a replica; below 1 if a unit holds several. [-]
     elastic : 1 if the run trains on with fewer replicas, 0 if it waits. [-]
+
+    Returns
+    -------
+    rate : 0 to 1. [-]
     """
     short = np.maximum(array(units_down) - array(num_spares), 0.0)
     replicas, on = array(num_replicas), array(elastic)

@@ -59,7 +59,7 @@ def _tile_memory(tile_rows: Numeric, tile_columns: Numeric) -> Array:
 def product_traffic(
     m: Numeric, n: Numeric, k: Numeric, batch: Numeric, element_size: Numeric, output_element_size: Numeric
 ) -> Array:
-    r"""Compulsory traffic of a GEMM: both inputs read once, the output written once. [B]
+    r"""Compulsory traffic of a GEMM: both inputs read once, the output written once.
 
     .. math:: T = b\,(e\,k\,(m + n) + e_{out}\,m n)
 
@@ -72,6 +72,10 @@ def product_traffic(
     ----------
     m, n, k, batch : Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
     element_size, output_element_size : Size of one element of the inputs, and of the output. [B]
+
+    Returns
+    -------
+    traffic : Bytes through the main memory. [B]
     """
     rows, columns = array(m), array(n)
     inputs = array(element_size) * array(k) * (rows + columns)
@@ -93,7 +97,6 @@ def product_memory_traffic(
     in_order: Numeric = 0.0,
 ) -> Array:
     r"""Traffic of a GEMM through the main memory, from the tiles that run at the same time and the last-level cache.
-    [B]
 
     Concurrent tiles cover a near-square block of the outputs, g_1 by g_2, along the shorter side l_1 and the longer
     side l_2, and share its panels in a window of the cache (R: half of the cache). The cheapest of three orders counts:
@@ -123,6 +126,10 @@ def product_memory_traffic(
     cache_capacity : Last-level cache; NaN or infinite: both inputs are read once. [B]
     window_depth : Depth d by which concurrent tiles drift apart. [B]
     in_order : 1 for a library that launches tiles column by column, 0 for blocks of tiles. [-]
+
+    Returns
+    -------
+    traffic : Bytes through the main memory. [B]
 
     References
     ----------
@@ -176,7 +183,7 @@ def tiled_product_time(
     sum_size: Numeric = 0.0,
     alone: Numeric = 0.0,
 ) -> Array:
-    r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors. [s]
+    r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
 
     A tile computes its outputs over k / s, padding included; a share of its cache reads r is exposed, and a wave of
     short tiles is no faster than its reads. Partial sums of split-K pass through the cache.
@@ -207,6 +214,10 @@ def tiled_product_time(
     wave_time : Time to start and drain one wave, per split. [s]
     sum_size : Size of one sum over a part of the depth. [B]
     alone : 1 if each multiprocessor reads its panels alone, so that the cache may bind; 0 if tiles share panels. [-]
+
+    Returns
+    -------
+    time : Time of the matrix units. [s]
 
     References
     ----------

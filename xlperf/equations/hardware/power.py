@@ -62,7 +62,7 @@ class Machine(NamedTuple):
 def node_energy_ratio(
     flop_energy: Numeric, clock_rate: Numeric, nominal_clock_rate: Numeric, reference_energy: Numeric = REFERENCE_ENERGY
 ) -> Array:
-    r"""Energy of an operation on a node at a clock, relative to 5 nm at its nominal clock. [-]
+    r"""Energy of an operation on a node at a clock, relative to 5 nm at its nominal clock.
 
     .. math:: r = \frac{e}{e_0} \left(\frac{f}{f_0}\right)^2
 
@@ -78,6 +78,10 @@ def node_energy_ratio(
     clock_rate : Boost clock f; NaN: the nominal clock. [Hz]
     nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN: the boost clock. [Hz]
     reference_energy : Energy e_0 at 5 nm. [J/FLOP]
+
+    Returns
+    -------
+    ratio : 1 for 5 nm at its nominal clock. [-]
     """
     share = array(clock_rate) / array(nominal_clock_rate)
     energy, reference = array(flop_energy), array(reference_energy)
@@ -91,7 +95,7 @@ _ROUNDED_CLOCK = 0.94  # least ratio of two clocks of a datasheet that counts as
 def peak_clock_rate(
     peak_flop_rate: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, nominal_clock_rate: Numeric
 ) -> Array:
-    r"""Clock that yields the stated peak, or the boost clock if another argument is unknown. [Hz]
+    r"""Clock that yields the stated peak; a higher boost clock is headroom.
 
     A multiprocessor does a power of two of operations per clock, so that the peak fixes the clock; datasheets round
     both, so a boost clock within a few per cent counts as the clock of the peak.
@@ -112,6 +116,10 @@ def peak_clock_rate(
     num_multiprocessors : Multiprocessors n; NaN: one. [-]
     clock_rate : Boost clock f; NaN means not stated. [Hz]
     nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
+
+    Returns
+    -------
+    clock : The boost clock if another argument is unknown. [Hz]
     """
     # Operations per clock and multiprocessor, rounded to a power of two in the logarithm.
     clock, unit_rate = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
@@ -178,7 +186,7 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
 
 
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
-    r"""Energy of an operation on narrow inputs. [J/FLOP]
+    r"""Energy of an operation on narrow inputs.
 
     .. math:: e = e_{16} \left(\frac{s}{2\,\mathrm{B}}\right)^{0.6}
 
@@ -192,6 +200,10 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
     flop_energy : Energy of a 16-bit operation. [J/FLOP]
     element_size : Size of an input. [B]
     wide_size : Size of a 16-bit input. [B]
+
+    Returns
+    -------
+    energy : Energy of an operation. [J/FLOP]
     """
     return np.asarray(array(flop_energy) * power(array(element_size) / array(wide_size), 0.6))
 
@@ -199,7 +211,7 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
 def capped_clock_share(
     full_power: Numeric, capped_limit: Numeric, power_limit: Numeric, static_power: Numeric = np.nan
 ) -> Array:
-    r"""Clock of long products under a lowered power limit, relative to the datasheet limit, 1 at most. [-]
+    r"""Clock of long products under a lowered power limit, relative to the datasheet limit.
 
     .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
 
@@ -217,6 +229,10 @@ def capped_clock_share(
     capped_limit : Lowered limit; NaN: none. [W]
     power_limit : Limit by the datasheet; NaN: none. [W]
     static_power : Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
+
+    Returns
+    -------
+    share : 1 at most. [-]
     """
     rated, full, static = array(power_limit), array(full_power), array(static_power)
     static = np.where(np.isnan(static), STATIC_SHARE * rated, static)
@@ -226,7 +242,7 @@ def capped_clock_share(
 
 
 def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
-    r"""Energy of an operation at a share of the clock, in the unit of the argument. [J]
+    r"""Energy of an operation at a share of the clock.
 
     .. math:: e' = \max(x, v_0)^2 e
 
@@ -243,13 +259,17 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric) -> Array:
     ----------
     energy : Energy e at the full clock. [J]
     clock_share : Share x of the clock. [-]
+
+    Returns
+    -------
+    energy : In the unit of the argument. [J]
     """
     voltage = np.maximum(array(clock_share), LEAST_VOLTAGE_SHARE)
     return np.asarray(array(energy) * (voltage * voltage))
 
 
 def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
-    r"""Power of clocked units at a share of the clock, each operation of :func:`energy_at_clock`. [W]
+    r"""Power of clocked units at a share of the clock, each operation of :func:`energy_at_clock`.
 
     .. math:: P' = x\,e'(x)\,P
 
@@ -262,13 +282,17 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
     ----------
     full_power : Power P at the full clock. [W]
     clock_share : Share x of the clock. [-]
+
+    Returns
+    -------
+    power : Power. [W]
     """
     share = array(clock_share)
     return np.asarray(array(full_power) * energy_at_clock(share, share))
 
 
 def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
-    r"""Outer perimeter (shoreline) of a rectangle of dies, without seams between dies. [mm]
+    r"""Outer perimeter (shoreline) of a rectangle of dies.
 
     .. math:: p = 2 \left(\sqrt{A r} + \sqrt{A / r}\right)
 
@@ -281,13 +305,17 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
     ----------
     area : Area A of all dies side by side. [mm2]
     aspect_ratio : Long over short side r of their rectangle. [-]
+
+    Returns
+    -------
+    perimeter : Outer edge, without seams between dies. [mm]
     """
     size, ratio = array(area), array(aspect_ratio)
     return np.asarray(2.0 * (np.sqrt(size * ratio) + np.sqrt(size / ratio)))
 
 
 def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_share: Numeric) -> Array:
-    r"""Bandwidth of one HBM stack, both directions together, as memories are quoted. [B/s]
+    r"""Bandwidth of one HBM stack.
 
     .. math:: b = w\,r\,\sigma
 
@@ -301,6 +329,10 @@ def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_sha
     interface_width : Data pins w. [-]
     pin_rate : Fastest data rate r of a pin. [B/s]
     memory_rate_share : Data rate over the fastest rate; products stay below the fastest parts of their time. [-]
+
+    Returns
+    -------
+    stack_bandwidth : Both directions together, as memories are quoted. [B/s]
     """
     return np.asarray(array(interface_width) * array(pin_rate) * array(memory_rate_share))
 
@@ -313,7 +345,7 @@ def stack_count(
     memory_power_share: Numeric,
     stack_power: Numeric,
 ) -> Array:
-    r"""HBM stacks that shoreline and power allow. [-]
+    r"""HBM stacks that shoreline and power allow.
 
     .. math:: n = \left\lfloor \min\left(\frac{p\,s}{l}, \frac{P\,s_P}{P_s}\right) \right\rfloor
 
@@ -332,6 +364,10 @@ def stack_count(
     power_budget : Power P of the package; infinite: no budget. [W]
     memory_power_share : Largest share of it for memory. [-]
     stack_power : Power of one stack at full bandwidth. [W]
+
+    Returns
+    -------
+    stack_count : Whole stacks. [-]
     """
     by_edge = array(perimeter) * array(shoreline_share) / array(stack_shoreline)
     by_power = array(power_budget) * array(memory_power_share) / array(stack_power)
@@ -342,7 +378,7 @@ _HALVINGS = 60
 
 
 def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
-    r"""Supply voltage relative to nominal that a clock needs. [-]
+    r"""Supply voltage relative to nominal that a clock needs.
 
     .. math:: v = \max\left(v_0 + (1 - v_0)\,x,\; x\right)
 
@@ -356,6 +392,10 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
     ----------
     clock_share : Clock over the nominal clock x. [-]
     least_voltage_share : Voltage of a slow clock over the nominal voltage. [-]
+
+    Returns
+    -------
+    voltage_share : Voltage over the nominal voltage. [-]
     """
     least, share = array(least_voltage_share), array(clock_share)
     return np.asarray(np.maximum(least + (1.0 - least) * share, share))
@@ -364,7 +404,7 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 def clock_share(
     power: Numeric, full_power: Numeric, least_voltage_share: Numeric, largest_share: Numeric = 1.0
 ) -> Array:
-    r"""Clock relative to nominal within a budget of dynamic power; 0 without power. [-]
+    r"""Clock relative to nominal within a budget of dynamic power.
 
     The largest x up to x_1 with
 
@@ -383,6 +423,10 @@ def clock_share(
     full_power : Switching power P_1 at the nominal clock and voltage. [W]
     least_voltage_share : Voltage of a slow clock over the nominal voltage. [-]
     largest_share : Clock x_1 without a power limit, over the nominal clock. [-]
+
+    Returns
+    -------
+    clock_share : From 0 to the largest; 0 without power. [-]
     """
     target, least, top = array(power) / array(full_power), array(least_voltage_share), array(largest_share)
 
@@ -403,8 +447,7 @@ def clock_share(
 def heat_resistance(
     cooling_resistance: Numeric, stack_resistance: Numeric, stack_share: Numeric, back_resistance: Numeric
 ) -> Array:
-    r"""Thermal resistance from the compute dies to the coolant, for a unit of their area, both ways together.
-    [mm2/(W/K)]
+    r"""Thermal resistance from the compute dies to the coolant, for a unit of their area.
 
     .. math:: \frac{1}{R} = \frac{1}{R_c + R_s / s} + \frac{1}{R_b}
 
@@ -421,13 +464,17 @@ def heat_resistance(
     stack_resistance : Resistance R_s of the dies and bonds between the compute dies and the cooler. [mm2/(W/K)]
     stack_share : Share s of the area of the compute dies that lies under the stacks. [-]
     back_resistance : Resistance R_b of the way out through the substrate; infinite: none. [mm2/(W/K)]
+
+    Returns
+    -------
+    resistance : Resistance of both ways together. [mm2/(W/K)]
     """
     above = array(cooling_resistance) + array(stack_resistance) / array(stack_share)
     return np.asarray(1.0 / (1.0 / above + 1.0 / array(back_resistance)))
 
 
 def junction_temperature(power: Numeric, area: Numeric, resistance: Numeric, coolant_temperature: Numeric) -> Array:
-    r"""Temperature of compute dies whose heat leaves them evenly, in degrees Celsius. [K]
+    r"""Temperature of compute dies whose heat leaves them evenly.
 
     .. math:: T = T_0 + \frac{P}{A} R
 
@@ -444,5 +491,9 @@ def junction_temperature(power: Numeric, area: Numeric, resistance: Numeric, coo
     area : Area A of the compute dies. [mm2]
     resistance : Resistance R from the dies to the coolant. [mm2/(W/K)]
     coolant_temperature : Temperature T_0 of the coolant in degrees Celsius. [K]
+
+    Returns
+    -------
+    temperature : Temperature in degrees Celsius. [K]
     """
     return np.asarray(array(coolant_temperature) + array(power) / array(area) * array(resistance))

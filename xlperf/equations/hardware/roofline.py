@@ -94,7 +94,7 @@ class Device:
 
 
 def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
-    r"""Peak of the vector units in FP32: stated, or from its ratio to the 16-bit peak of the matrix units. [FLOP/s]
+    r"""Peak of the vector units in FP32: stated, or from its ratio to the 16-bit peak of the matrix units.
 
     .. math:: P_v = P_{FP32} \text{ or } P_{BF16} / r
 
@@ -108,13 +108,17 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vecto
     vector_peak : Stated peak in FP32; NaN: not stated. [FLOP/s]
     matrix_peak : Dense BF16 peak of the matrix units; may be NaN beside a stated vector peak. [FLOP/s]
     matrix_to_vector_ratio : Ratio r of the two peaks, 16 on A100; may be NaN beside a stated vector peak. [-]
+
+    Returns
+    -------
+    rate : Peak of the vector units. [FLOP/s]
     """
     stated = array(vector_peak)
     return np.where(np.isnan(stated), array(matrix_peak) / array(matrix_to_vector_ratio), stated)
 
 
 def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.0) -> Array:
-    r"""Time to move bytes through one memory level. [s]
+    r"""Time to move bytes through one memory level.
 
     .. math:: t = \frac{T}{\eta B}
 
@@ -128,12 +132,16 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
     traffic : Bytes moved. [B]
     bandwidth : Peak bandwidth of the level; infinite: no limit. [B/s]
     efficiency : Efficiency, achieved over peak. [-]
+
+    Returns
+    -------
+    time : Time of the transfer. [s]
     """
     return np.asarray(array(traffic) / (array(efficiency) * array(bandwidth)))
 
 
 def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeric = 0.0) -> Array:
-    r"""Time of two activities that overlap except for a share of the shorter one. [s]
+    r"""Time of two activities that overlap except for a share of the shorter one.
 
     .. math:: t = \max(t_1, t_2) + s \min(t_1, t_2)
 
@@ -148,13 +156,17 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
     first_time : Time t_1 of one activity alone. [s]
     second_time : Time t_2 of the other activity alone. [s]
     serial_share : Exposed share s of the shorter time: 0 is the roofline, 1 the sum. [-]
+
+    Returns
+    -------
+    time : Time of both. [s]
     """
     first, second = array(first_time), array(second_time)
     return np.asarray(np.maximum(first, second) + array(serial_share) * np.minimum(first, second))
 
 
 def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power available to the matrix units under a power limit, at least a twentieth of the limit. [W]
+    r"""Power available to the matrix units under a power limit.
 
     .. math:: P_a = \frac{0.75}{1 - 0.13} (P_{max} - P_s), \quad P_s = 0.13\,P_{max} \text{ unless stated}
 
@@ -167,6 +179,10 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
     ----------
     power_limit : Power limit of the accelerator; NaN or infinite: none. [W]
     static_power : Leakage and idle clocks P_s; NaN: 0.13 of the limit. [W]
+
+    Returns
+    -------
+    power : At least a twentieth of the limit. [W]
     """
     limit, static = array(power_limit), array(static_power)
     limit = np.where(np.isnan(limit), np.inf, limit)
@@ -175,7 +191,7 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
 
 
 def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> Array:
-    r"""Time of work at the clock that keeps a power limit; infinite without power. [s]
+    r"""Time of work at the clock that keeps a power limit.
 
     Power falls with the cube of the clock, and linearly below the least voltage, :math:`v_0 = 2/3` of the boost one.
 
@@ -194,6 +210,10 @@ def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> 
     burst_time : Time at the boost clock. [s]
     energy : Energy of the work at the boost clock. [J]
     power : Power P available to the work; infinite: no limit. [W]
+
+    Returns
+    -------
+    time : Time under the limit; infinite without power. [s]
     """
     burst, least = array(burst_time), array(energy) / array(power)
     slowest = LEAST_VOLTAGE_SHARE * LEAST_VOLTAGE_SHARE * least
@@ -379,8 +399,7 @@ def ideal_times(
 def cache_bandwidth(
     stated_bandwidth: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, bytes_per_clock: Numeric
 ) -> Array:
-    r"""Bandwidth of the last-level cache: as stated, else from the bytes that multiprocessors read per clock; infinite
-    if nothing is stated. [B/s]
+    r"""Bandwidth of the last-level cache: as stated, else from the bytes that multiprocessors read per clock.
 
     .. math:: B = n f b
 
@@ -395,6 +414,10 @@ def cache_bandwidth(
     num_multiprocessors : Multiprocessors n; NaN: not stated. [-]
     clock_rate : Their clock f; NaN: not stated. [1/s]
     bytes_per_clock : Bytes b that each reads per clock; may be NaN if the bandwidth is stated. [B]
+
+    Returns
+    -------
+    bandwidth : Infinite if nothing is stated. [B/s]
     """
     stated, clocked = array(stated_bandwidth), array(num_multiprocessors) * array(clock_rate)
     derived = np.where(np.isnan(clocked), np.inf, array(bytes_per_clock) * clocked)
@@ -402,8 +425,7 @@ def cache_bandwidth(
 
 
 def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
-    r"""Share of the working set of a step that the last-level cache still holds from the previous step: 0 for working
-    sets above the cache, 1 within half of it. [-]
+    r"""Share of the working set of a step that the last-level cache still holds from the previous step.
 
     A cyclic scan larger than the cache evicts every line before its reuse; a cache of twice its size holds all.
 
@@ -419,6 +441,10 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     ----------
     working_set : Bytes W that every step reads on an accelerator. [B]
     cache_capacity : Last-level cache C; NaN: nothing stays. [B]
+
+    Returns
+    -------
+    share : 0 for working sets above the cache, 1 within half of it. [-]
     """
     needed, room = np.broadcast_arrays(array(working_set), known_or(cache_capacity, 0.0))
     filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
@@ -427,7 +453,7 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
 
 
 def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidth: Numeric) -> Array:
-    r"""Mean bandwidth of reads if the last-level cache serves a share, at least that of the main memory. [B/s]
+    r"""Mean bandwidth of reads if the last-level cache serves a share.
 
     .. math:: B = \left(\frac{1 - h}{B_m} + \frac{h}{B_c}\right)^{-1}
 
@@ -441,6 +467,10 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
     share : Share h of the bytes that are in the cache. [-]
     memory_bandwidth : Bandwidth of the main memory. [B/s]
     cache_bandwidth : Bandwidth of the last-level cache; NaN or infinite: the main memory serves all reads. [B/s]
+
+    Returns
+    -------
+    bandwidth : At least the bandwidth of the main memory. [B/s]
     """
     main, cache = array(memory_bandwidth), array(cache_bandwidth)
     cache = np.where(np.isfinite(cache), np.maximum(cache, main), main)
@@ -449,7 +479,7 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
 
 
 def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Numeric) -> Array:
-    r"""Exposed time of a transfer to or from the host, beyond the computation that hides it. [s]
+    r"""Exposed time of a transfer to or from the host, beyond the computation that hides it.
 
     .. math:: t = \max\left(\frac{S}{B} - t_c,\ 0\right)
 
@@ -463,5 +493,9 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
     size : Bytes S that move in one direction. [B]
     bandwidth : Bandwidth B of the link, one direction. [B/s]
     computing_time : Time t_c of the concurrent computation. [s]
+
+    Returns
+    -------
+    time : Exposed part. [s]
     """
     return np.asarray(np.maximum(array(size) / array(bandwidth) - array(computing_time), 0.0))

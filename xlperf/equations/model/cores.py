@@ -22,7 +22,7 @@ from xlperf.equations.model.model import Architecture, Model
 
 
 def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) -> Array:
-    r"""Mean entries that the queries from one context length to another attend to. [-]
+    r"""Mean entries that the queries from one context length to another attend to.
 
     .. math:: E = \frac{1}{b - a} \int_a^b \min\left(\frac{x}{r}, K\right) dx
 
@@ -40,6 +40,10 @@ def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) 
     last : Tokens b up to the last query; where it is a, the entries at that context. [-]
     ratio : Tokens r of an entry. [-]
     limit : Entries K that are selected at most; infinite where all are seen. [-]
+
+    Returns
+    -------
+    entries : Mean over the queries. [-]
     """
     start, end, each, most = array(first), array(last), array(ratio), array(limit)
     knee = np.minimum(most * each, np.maximum(start, end))

@@ -24,7 +24,7 @@ STATE_SPACE_CHUNK = 128.0
 
 
 def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Numeric, element_size: Numeric) -> Array:
-    r"""Recurrent state per sequence and layer, the same at every context. [B]
+    r"""Recurrent state per sequence and layer.
 
     .. math:: S = n d_k d_v e
 
@@ -40,12 +40,16 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
     key_size : Width d_k of a key head. [-]
     value_size : Width d_v of a value head. [-]
     element_size : Bytes e of an element of the state. [B]
+
+    Returns
+    -------
+    size : State, the same at every context. [B]
     """
     return np.asarray(array(value_heads) * array(key_size) * array(value_size) * array(element_size))
 
 
 def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
-    r"""FLOP of the forward pass of a chunked scan of the gated delta rule, C being :data:`CHUNK`. [FLOP]
+    r"""FLOP of a chunked scan of the gated delta rule (chunks of C tokens).
 
     Within a chunk products of keys, the solution of their triangle, keys and values carried through it, scores and
     outputs; with the state three products of all tokens: what it predicts, what it outputs, how it changes.
@@ -64,6 +68,10 @@ def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, va
     value_heads : Value heads n on this accelerator. [-]
     key_size : Width d_k of a key head. [-]
     value_size : Width d_v of a value head. [-]
+
+    Returns
+    -------
+    flop : Operations of the forward pass, C being :data:`CHUNK`. [FLOP]
     """
     keys, values = array(key_size), array(value_size)
     inside = CHUNK * (6.0 * keys + 4.0 * values + CHUNK)
@@ -79,7 +87,7 @@ def chunk_scan_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    r"""Traffic of the forward pass of a chunked scan of the gated delta rule, C being :data:`CHUNK`. [B]
+    r"""Traffic of a chunked scan of the gated delta rule.
 
     Five kernels follow each other: products of keys; their triangle solved; keys and values carried through it; the
     states before each chunk; the outputs. Keys go by four times, queries once, carried keys twice, values once,
@@ -104,6 +112,10 @@ def chunk_scan_traffic(
     element_size : Bytes e of an activation. [B]
     state_element_size : Bytes e_s of an element of a state that is kept, and of products of keys before their triangle
         is solved. [B]
+
+    Returns
+    -------
+    traffic : Bytes of the forward pass, C being :data:`CHUNK`. [B]
     """
     keys, values = array(key_size), array(value_size)
     elements = 7.0 * keys + 6.0 * values + 2.0 * CHUNK + 2.0 * keys * values / CHUNK
@@ -115,8 +127,7 @@ def chunk_scan_traffic(
 def state_space_scan_flop(
     tokens: Numeric, value_heads: Numeric, key_heads: Numeric, key_size: Numeric, value_size: Numeric
 ) -> Array:
-    r"""FLOP of the forward pass of a chunked Mamba-2 scan, C being :data:`STATE_SPACE_CHUNK`: scores of each group,
-    outputs and states of each head. [FLOP]
+    r"""FLOP of a chunked Mamba-2 scan: scores of each group, outputs and states of each head.
 
     .. math:: F = T \left(2 C m d_k + n \left(2 C d_v + 4 d_k d_v\right)\right)
 
@@ -133,6 +144,10 @@ def state_space_scan_flop(
     key_heads : Groups m on it, each with projections into and out of the state. [-]
     key_size : Width d_k of the state. [-]
     value_size : Width d_v of a head. [-]
+
+    Returns
+    -------
+    flop : Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
     """
     chunk, keys, values = STATE_SPACE_CHUNK, array(key_size), array(value_size)
     heads = array(value_heads) * (2.0 * chunk * values + 4.0 * keys * values)
@@ -149,7 +164,7 @@ def state_space_scan_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    r"""Traffic of the forward pass of a chunked Mamba-2 scan, C being :data:`STATE_SPACE_CHUNK`. [B]
+    r"""Traffic of a chunked Mamba-2 scan.
 
     States of chunks are made from inputs, passed on, and read by the outputs with inputs and scores of each group:
     inputs twice, outputs once; projections into the state twice and out of it twice; states of chunks four times;
@@ -176,6 +191,10 @@ def state_space_scan_traffic(
     value_size : Width d_v of a head. [-]
     element_size : Bytes e of an activation. [B]
     state_element_size : Bytes e_s of an element of a state. [B]
+
+    Returns
+    -------
+    traffic : Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
     """
     heads, groups, keys, values = array(value_heads), array(key_heads), array(key_size), array(value_size)
     inputs = array(element_size) * (3.0 * heads * values + 4.0 * groups * keys)
@@ -185,7 +204,7 @@ def state_space_scan_traffic(
 
 
 def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
-    r"""FLOP of the recurrent delta rule per decode step: decay, prediction, state update, output. [FLOP]
+    r"""FLOP of the recurrent delta rule per decode step: decay, prediction, state update, output.
 
     .. math:: F = 7 T n d_k d_v
 
@@ -201,6 +220,10 @@ def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric
     value_heads : Value heads n on this accelerator. [-]
     key_size : Width d_k of a key head. [-]
     value_size : Width d_v of a value head. [-]
+
+    Returns
+    -------
+    flop : Operations of the vector units. [FLOP]
     """
     return np.asarray(7.0 * array(tokens) * array(value_heads) * array(key_size) * array(value_size))
 
@@ -215,7 +238,7 @@ def recurrent_step_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    r"""Traffic of the recurrent delta rule in a decode step. [B]
+    r"""Traffic of the recurrent delta rule in a decode step.
 
     The state of each sequence is read once and written after each of its tokens: a draft that is refused goes back
     to the state before it.
@@ -240,6 +263,10 @@ def recurrent_step_traffic(
     value_size : Width d_v of a value head. [-]
     element_size : Bytes e of an activation. [B]
     state_element_size : Bytes e_s of an element of the state. [B]
+
+    Returns
+    -------
+    traffic : Bytes read and written. [B]
     """
     tokens, values = array(tokens_per_sequence), array(value_heads) * array(value_size)
     state = recurrent_state_size(value_heads, key_size, value_size, state_element_size)

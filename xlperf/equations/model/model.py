@@ -226,7 +226,7 @@ EVEN = Popularity()  # every expert is as likely as any other
 
 
 def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
-    r"""Share of a token's copies that are sent when it goes once to each place that holds any of its experts. [-]
+    r"""Share of a token's copies that are sent when it goes once to each place that holds any of its experts.
 
     Experts are chosen evenly; a place is a rank, or a node where the group spans several. None of k experts is at a
     place with probability (1 - 1/n)^k, so that a token goes to n (1 - (1 - 1/n)^k) places, out of k copies.
@@ -242,6 +242,10 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     ----------
     num_places : Places n that share the experts. [-]
     top_k : Experts k of a token. [-]
+
+    Returns
+    -------
+    share : Copies that are sent over the experts of a token. [-]
     """
     places, chosen = array(num_places), array(top_k)
     missed = np.ones(np.broadcast(places, chosen).shape)
@@ -289,8 +293,7 @@ def activated_experts(num_experts: Array, top_k: Array, tokens: Array, popularit
 
 
 def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_share: Numeric) -> Array:
-    r"""Relative variance of the visits of ranks that comes with the experts they hold, however many tokens there are; 0
-    where routing is even or a rank holds all experts. [-]
+    r"""Relative variance of the visits of ranks that comes with the experts they hold, however many tokens there are.
 
     Experts lie on ranks as they are numbered, preferred ones (:func:`activated_experts`) by chance. A preferred expert
     has a = 3 - 3 s + s^2 times the visits of the mean, another one b = (1 - s)^2, and a rank a sample of H of E. Hot
@@ -312,6 +315,10 @@ def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_
     top_k : Experts that each token visits. [-]
     held : Experts H of a rank. [-]
     favoured_share : Share s of the experts that are preferred. [-]
+
+    Returns
+    -------
+    Array : 0 where routing is even or a rank holds all experts. [-]
     """
     experts, own, share = array(num_experts), array(held), array(favoured_share)
     visited = divide(top_k, np.maximum(experts, 1.0))
@@ -324,7 +331,7 @@ def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_
 
 
 def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting: Numeric = 0.0) -> Array:
-    r"""Load of the busiest rank, mean over steps, for random routing; at most ``most``. [-]
+    r"""Load of the busiest rank, mean over steps, for random routing.
 
     Visits fall on ranks as balls into bins: their number varies by the root of its mean. Of experts that are visited
     or not there are E on a rank at most, and their number varies by less the more of them are. Where routers prefer
@@ -333,7 +340,7 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
     .. math:: r = \mu + m_e \sqrt{\mu \left(1 - \frac{\mu}{E}\right) + v \mu^2}, \qquad
         m_e = 4.91 \left(p^{0.14} - (1 - p)^{0.14}\right), \qquad p = 0.5264^{1/e}
 
-    Source: M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
+    Sources: M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
     doi:10.1007/3-540-49543-6_13; mean m_e of the largest of e normal deviates: C.-C. Chen and C. W. Tyler, Commun.
     Stat. Simul. Comput. 28(1), 1999, doi:10.1080/03610919908813542.
 
@@ -348,6 +355,11 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
     ranks : Ranks e. [-]
     most : What can fall on a rank at most, E. [-]
     lasting : Relative variance v between ranks, as in :func:`preference_variance`. [-]
+
+    Returns
+    -------
+    Array : The mean for a single rank, and with even routing towards it in proportion with much load; at most ``most``.
+        [-]
     """
     load = array(mean)
     left = np.maximum(1.0 - load / array(most), 0.0)

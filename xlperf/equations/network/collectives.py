@@ -19,7 +19,7 @@ from xlperf.equations.network.topologies import FAT_TREE, FULLY_CONNECTED, Netwo
 
 
 def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
-    r"""Bytes that each rank sends in a ring reduce-scatter or all-gather, and in a direct all-to-all. [B]
+    r"""Bytes that each rank sends in a ring reduce-scatter or all-gather, and in a direct all-to-all.
 
     .. math:: T = \frac{n - 1}{n} S
 
@@ -32,6 +32,10 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     ----------
     message_size : Bytes of the whole message. [B]
     group_size : Number of ranks. [-]
+
+    Returns
+    -------
+    traffic : Bytes sent by one rank, as many as it receives. [B]
     """
     ranks = array(group_size)
     return np.asarray((ranks - 1.0) / ranks * array(message_size))
@@ -40,8 +44,7 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 def ring_reduce_scatter_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of a ring reduce-scatter (each rank ends with the sum of one shard), or of the all-gather that inverts it;
-    first send to last receive. [s]
+    r"""Time of a ring reduce-scatter (each rank ends with the sum of one shard), or of the all-gather that inverts it.
 
     .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
 
@@ -56,6 +59,10 @@ def ring_reduce_scatter_time(
     group_size : Number of ranks; with 1 there is no communication. [-]
     link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
     hop_latency : Latency of one step. [s]
+
+    Returns
+    -------
+    time : First send to last receive. [s]
     """
     steps = array(group_size) - 1.0
     return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
@@ -64,7 +71,7 @@ def ring_reduce_scatter_time(
 def ring_all_reduce_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of a ring all-reduce: a reduce-scatter followed by an all-gather; first send to last receive. [s]
+    r"""Time of a ring all-reduce: a reduce-scatter followed by an all-gather.
 
     .. math:: t = 2 (n - 1) \alpha + 2 \frac{n - 1}{n} \frac{S}{B}
 
@@ -79,6 +86,10 @@ def ring_all_reduce_time(
     group_size : Number of ranks; with 1 there is no communication. [-]
     link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
     hop_latency : Latency of one step. [s]
+
+    Returns
+    -------
+    time : First send to last receive. [s]
     """
     return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
 
@@ -86,8 +97,7 @@ def ring_all_reduce_time(
 def tree_all_reduce_time(
     message_size: Numeric, group_size: Numeric, link_bandwidth: Numeric, hop_latency: Numeric = 0.0
 ) -> Array:
-    r"""Time of a pipelined all-reduce over two complementary binary trees, each carrying half of the message; first
-    send to last receive. [s]
+    r"""Time of a pipelined all-reduce over two complementary binary trees, each carrying half of the message.
 
     .. math:: t = 2 \lceil \log_2 n \rceil \alpha + 2 \frac{S}{B} \quad (n > 1)
 
@@ -102,6 +112,10 @@ def tree_all_reduce_time(
     group_size : Number of ranks; with 1 there is no communication. [-]
     link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
     hop_latency : Latency of one level. [s]
+
+    Returns
+    -------
+    time : First send to last receive. [s]
     """
     ranks = array(group_size)
     sent = 2.0 * array(message_size) / array(link_bandwidth)

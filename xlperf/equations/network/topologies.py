@@ -102,7 +102,7 @@ def torus_steps(
     third_length: Numeric,
     num_rings: Numeric,
 ) -> Array:
-    r"""Sequential hops of a collective on a torus, mesh or ring, between its two most distant members. [-]
+    r"""Sequential hops of a collective on a torus, mesh or ring, between its two most distant members.
 
     .. math:: h = \sum_i h_i \lfloor n_i / 2 \rfloor \ \text{(ring)}, \qquad h_i (n_i - 1) \ \text{(line)}
 
@@ -118,6 +118,10 @@ def torus_steps(
     group_size, distance : Members of the group; ranks from one member to the next. [-]
     first_length, second_length, third_length : Places along each axis. [-]
     num_rings : Closed axes, from the first on. [-]
+
+    Returns
+    -------
+    steps : Hops of a reduce-scatter, an all-gather or an all-to-all. [-]
     """
     lengths = (first_length, second_length, third_length)
     steps = array(0.0)
@@ -135,8 +139,7 @@ def torus_gather_load(
     num_rings: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Link load of an all-gather or reduce-scatter on a torus, mesh or ring: time at the bandwidth of one accelerator
-    per byte of the whole message, 0 for a group of one. [-]
+    r"""Link load of an all-gather or reduce-scatter on a torus, mesh or ring.
 
     The multiport bucket algorithm: one part of the buffer per axis, each starting on another axis, both ways round
     each ring; on long thin blocks a single part may be faster, and the lower load counts.
@@ -158,6 +161,10 @@ def torus_gather_load(
     first_length, second_length, third_length : Places along each axis. [-]
     num_rings : Closed axes, from the first on. [-]
     num_links : Links L that share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
     """
     lengths = (first_length, second_length, third_length)
     axes = _axes(group_size, distance, lengths, num_rings)
@@ -204,8 +211,7 @@ def torus_exchange_load(
     num_rings: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Link load of an all-to-all on the busiest axis of a torus, mesh or ring: time at the bandwidth of one
-    accelerator per byte that one member sends, itself included. [-]
+    r"""Link load of an all-to-all on the busiest axis of a torus, mesh or ring.
 
     Messages follow the axes in order, the shorter way round a ring, both ways at half a round.
 
@@ -225,6 +231,10 @@ def torus_exchange_load(
     first_length, second_length, third_length : Places along each axis. [-]
     num_rings : Closed axes, from the first on. [-]
     num_links : Links L that share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
     """
     lengths = (first_length, second_length, third_length)
     load = array(0.0)
@@ -308,7 +318,7 @@ def _within(group_size: Array, distance: Array, reach: Array) -> Array:
 
 
 def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric, second_length: Numeric) -> Array:
-    r"""Hops between the two most distant members of a group on a dragonfly. [-]
+    r"""Hops between the two most distant members of a group on a dragonfly.
 
     .. math:: h = 1 \ \text{(one router)}, \quad 2 \ \text{(one group)}, \quad 4 \ \text{(two groups)}
 
@@ -321,6 +331,10 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
     ----------
     group_size, distance : Members n of the group; ranks from one member to the next. [-]
     first_length, second_length : Accelerators of one router, routers of one group. [-]
+
+    Returns
+    -------
+    hops : Hops. [-]
     """
     ranks, apart, router = array(group_size), array(distance), array(first_length)
     group = router * array(second_length)
@@ -486,7 +500,7 @@ def _dragonfly(
 
 
 def tree_depth(group_size: Numeric) -> Array:
-    r"""Levels of a binary tree over the ranks; 0 for one rank. [-]
+    r"""Levels of a binary tree over the ranks.
 
     .. math:: d = \lceil \log_2 n \rceil
 
@@ -498,6 +512,10 @@ def tree_depth(group_size: Numeric) -> Array:
     Parameters
     ----------
     group_size : Number of ranks. [-]
+
+    Returns
+    -------
+    depth : 0 for one rank. [-]
     """
     below = np.ceil(array(group_size)) - 1.0
     depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be

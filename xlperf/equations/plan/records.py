@@ -358,8 +358,7 @@ def _plain(value: object) -> str:
 
 
 def half_width(base: Numeric, unread: Numeric, source: Numeric, distance: Numeric, far: Numeric) -> Array:
-    r"""Half-width of an 80 % band around a prediction, as a logarithm: its ends are the prediction over and times its
-    exponential. [-]
+    r"""Half-width of an 80 % band around a prediction, as a logarithm.
 
     .. math:: h = \sqrt{b^2 + u\,s^2 + (d f)^2}
 
@@ -376,6 +375,10 @@ def half_width(base: Numeric, unread: Numeric, source: Numeric, distance: Numeri
     source : Half-width s that this adds. [-]
     distance : Distance d from published runs. [-]
     far : Half-width f for each unit of distance. [-]
+
+    Returns
+    -------
+    half_width : The ends of the band are the prediction over and times its exponential. [-]
     """
     wide, apart = array(base), array(distance) * array(far)
     return np.asarray(np.sqrt(wide * wide + array(unread) * array(source) * array(source) + apart * apart))

@@ -197,7 +197,7 @@ def holds_weights(plan: InferencePlan) -> bool:
 
 
 def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
-    r"""Expected tokens of a verified draft: the accepted prefix, and one token from the verification. [-]
+    r"""Expected tokens of a verified draft: the accepted prefix, and one token from the verification.
 
     .. math:: N = 1 + \sum_{i=1}^{n} a^i = \frac{1 - a^{n+1}}{1 - a}
 
@@ -211,6 +211,10 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     ----------
     draft_tokens : Tokens drafted n. [-]
     acceptance_rate : Probability a that a drafted token is accepted if all tokens before it are. [-]
+
+    Returns
+    -------
+    Array : Between 1 and n + 1. [-]
     """
     drafted, rate = array(draft_tokens), array(acceptance_rate)
     refused = 1.0 - rate

@@ -385,7 +385,7 @@ _READS = 2.0  # passes over the output of a product that an adapter adds to [-]
 
 
 def adapter_load_time(size: Numeric, adapters: Numeric, resident: Numeric, bandwidth: Numeric) -> Array:
-    r"""Mean time in which a request's adapter comes from the host, if not all have a place on the accelerator. [s]
+    r"""Mean time in which a request's adapter comes from the host, if not all have a place on the accelerator.
 
     .. math:: t = \left(1 - \frac{\min(a_r, a)}{a}\right) \frac{S}{B}
 
@@ -400,6 +400,10 @@ def adapter_load_time(size: Numeric, adapters: Numeric, resident: Numeric, bandw
     adapters : Adapters a that requests use, above 0. [-]
     resident : Adapters a_r with a place on the accelerator. [-]
     bandwidth : Bandwidth B of the link to the host. [B/s]
+
+    Returns
+    -------
+    time : Mean over the requests. [s]
     """
     resident_share = np.minimum(divide(resident, adapters, 1.0), 1.0)
     return np.asarray((1.0 - resident_share) * (array(size) / array(bandwidth)))

@@ -321,7 +321,7 @@ def admission(
 
 
 def octave(number: Array, most: Array) -> tuple[Array, Array]:
-    r"""Powers of two below and above a number, the larger capped; both equal the number if it is a power of two. [-]
+    r"""Powers of two below and above a number, the larger capped; both equal the number if it is a power of two.
 
     Heuristic, this work: times are computed at powers of two and linear in between.
 
@@ -334,6 +334,10 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
     ----------
     number : Number n, 1 or more, up to the largest. [-]
     most : Largest number. [-]
+
+    Returns
+    -------
+    Array : The smaller and the larger. [-]
     """
     between = array(number)
     lower = octave_below(np.maximum(between, 1.0)) + 0.0 * array(most)
@@ -341,8 +345,7 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 
 
 def whole_sizes(number: Array) -> tuple[Array, Array]:
-    r"""Batches below and above a number of requests: powers of two, and 1.5 times powers of two from a large batch on;
-    both equal the number if it is such a batch. [-]
+    r"""Batches below and above a number of requests: powers of two, and 1.5 times powers of two from a large batch on.
 
     .. math:: b \in \{2^k\} \cup \{\tfrac{3}{2}\,2^k : 2^k \ge b_0\}
 
@@ -354,6 +357,10 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
     Parameters
     ----------
     number : Number of requests, 1 or more. [-]
+
+    Returns
+    -------
+    Array : The smaller and the larger; both equal the number if it is such a batch. [-]
     """
     lower, upper = octave(number, 2.0 * array(number))
     middle = np.where(lower >= _LARGE, 1.5 * lower, upper)
@@ -362,7 +369,7 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
 
 
 def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
-    r"""Time of the larger of two batches, bounded by the smaller one's time and by that time in proportion. [s]
+    r"""Time of the larger of two batches, bounded by the smaller one's time and by that time in proportion.
 
     Heuristic, this work: a batch just above whole tiles computes almost a tile of padding. A scheduler that runs steps
     of the smaller batch instead serves all requests in b2 / b1 times its time.
@@ -378,6 +385,10 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     upper : Larger batch b2. [-]
     time : Time t1 of the smaller batch. [s]
     upper_time : Time t2 of the larger batch. [s]
+
+    Returns
+    -------
+    Array : Bounded time of the larger batch. [s]
     """
     least = array(time)
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
@@ -437,7 +448,7 @@ def _overlap(pool: Deployment) -> Array:
 
 
 def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Numeric) -> Array:
-    r"""Prefills in progress at once in a full pipeline: latency of a prefill over the interval between two. [-]
+    r"""Prefills in progress at once in a full pipeline.
 
     A prefill of c passes takes all L layers and, for each further pass, those of the largest stage; it occupies that
     stage for c passes. With one pass each, p equal stages overlap p prefills; with many, a prefill fills the stages.
@@ -453,6 +464,10 @@ def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Nu
     num_layers : Layers L of the model. [-]
     pipeline_parallel : Stages p. [-]
     passes : Passes c of a prefill. [-]
+
+    Returns
+    -------
+    Array : Overlap o: latency of a prefill over the interval between two. [-]
     """
     layers, count = array(num_layers), array(passes)
     largest = np.ceil(layers / array(pipeline_parallel))
@@ -460,8 +475,7 @@ def pipeline_overlap(num_layers: Numeric, pipeline_parallel: Numeric, passes: Nu
 
 
 def half_of(batch: Array) -> Array:
-    r"""Half of a batch: the second point of the line that gives the time of one more request (heuristic, this work), an
-    integer of 1 or more, (rows,). [-]
+    r"""Half of a batch: the second point of the line that gives the time of one more request (heuristic, this work).
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
@@ -471,6 +485,10 @@ def half_of(batch: Array) -> Array:
     Parameters
     ----------
     batch : Requests, (rows,). [-]
+
+    Returns
+    -------
+    Array : Half of them, an integer of 1 or more, (rows,). [-]
     """
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 

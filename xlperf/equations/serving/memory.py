@@ -263,7 +263,7 @@ def usable_memory(
     cache_budget: Numeric,
     activation_share: Numeric,
 ) -> Array:
-    r"""Bytes available to weights, cache and activations together. [B]
+    r"""Bytes available to weights, cache and activations together.
 
     .. math:: M = \min\left(S_w + S_a + B - s S_a,\ C - R\right)
 
@@ -280,6 +280,10 @@ def usable_memory(
     activations_size : Activations S_a of a prefill pass. [B]
     cache_budget : Bytes B that the engine leaves for the cache, from :func:`_cache_budget`. [B]
     activation_share : Share s of the activations that this budget covers. [-]
+
+    Returns
+    -------
+    size : For weights, cache and activations together. [B]
     """
     activations = array(activations_size)
     covered = array(weights_size) + activations + array(cache_budget) - array(activation_share) * activations
@@ -293,7 +297,7 @@ def largest_batch(
     most_sequences: Numeric,
     pipeline_parallel: Numeric,
 ) -> Array:
-    r"""Largest batch whose cache and working set fit beside the weights: a whole number, 0 if no sequence fits. [-]
+    r"""Largest batch whose cache and working set fit beside the weights.
 
     A batch of b runs as p micro-batches of m = ceil(b / p) sequences. Its memory is the smaller of a line that grows
     with m and a constant, so the larger of the two solutions is the answer.
@@ -313,6 +317,10 @@ def largest_batch(
     working_set_size : Activations S_w of one sequence in a prefill pass, above 0. [B]
     most_sequences : Sequences of one pass at most, 1 or more. [-]
     pipeline_parallel : Stages p. [-]
+
+    Returns
+    -------
+    batch_size : Whole number; 0 if no sequence fits. [-]
     """
     free, cache, work = array(free_memory), array(kv_cache_size), array(working_set_size)
     stages = array(pipeline_parallel)

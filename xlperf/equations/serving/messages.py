@@ -23,7 +23,7 @@ _SOFTMAX_ELEMENTS = 4.0  # 16-bit elements in the size of a softmax's maximum an
 
 
 def distinct_ranks(ranks: Array, chosen: Array) -> Array:
-    r"""Expected number of ranks that hold the experts of one token, under even routing. [-]
+    r"""Expected number of ranks that hold the experts of one token, under even routing.
 
     .. math:: n \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
 
@@ -36,6 +36,10 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
     ----------
     ranks : Ranks n that share the experts. [-]
     chosen : Experts k of a token. [-]
+
+    Returns
+    -------
+    Array : Between 1 and k. [-]
     """
     number = array(ranks)
     return np.asarray(number * (1.0 - power(1.0 - 1.0 / number, chosen)))

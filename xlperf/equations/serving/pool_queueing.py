@@ -277,7 +277,7 @@ def pooled_run_rate(
     last_step: Numeric,
     output_variation: Numeric,
 ) -> Array:
-    r"""Requests per second over a finite run of two pools, until its last request ends. [request/s]
+    r"""Requests per second over a finite run of two pools, until its last request ends.
 
     Both pools are busy as in the steady state until the last requests decode. With varying outputs these end one by
     one, in ever smaller batches; x as in :func:`xlperf.equations.serving.queueing.last_output`.
@@ -299,6 +299,10 @@ def pooled_run_rate(
     decode_steps : Mean decode steps N_s per request, (rows,). [-]
     last_step : Time t(1) of a step with one request, (rows,). [s]
     output_variation : Coefficient of variation v of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    rate : Rate over the whole run. [request/s]
     """
     steady, run = array(rate), array(run_requests)
     ends = ~np.isnan(run)

@@ -60,7 +60,6 @@ class PlaceWait(NamedTuple):
 
 def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
     r"""Probability that an arrival finds all servers of an M/M/c queue busy, for a real number of servers of 1 or more.
-    [-]
 
     Mean of an upper and a lower bound of the inverse (Janssen, van Leeuwaarden and Zwart), in closed form: within 1.5 %
     for one server and 0.1 % from 16 on.
@@ -81,6 +80,10 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
     ----------
     servers : Servers c, 1 or more. [-]
     busy_share : Utilisation rho. [-]
+
+    Returns
+    -------
+    Array : 0 to 1. [-]
     """
     count, busy = np.maximum(array(servers), 1.0), np.minimum(array(busy_share), _MOST_LOAD)
     half_square = -count * np.minimum(1.0 - busy + log(busy), 0.0)
@@ -98,8 +101,7 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
 def wait_correction(
     servers: Numeric, busy_share: Numeric, arrival_variation: Numeric, hold_variation: Numeric
 ) -> Array:
-    r"""Mean wait of a GI/G/c queue over the Allen-Cunneen formula (Whitt 1993, equations 2.17 to 2.25): the factor phi.
-    [-]
+    r"""Mean wait of a GI/G/c queue over the Allen-Cunneen formula (Whitt 1993, equations 2.17 to 2.25).
 
     1 for M/M/c; above 1 with constant service times and several servers.
 
@@ -117,6 +119,10 @@ def wait_correction(
     busy_share : Utilisation rho. [-]
     arrival_variation : Coefficient of variation c_a of interarrival times. [-]
     hold_variation : Coefficient of variation c_s of service times. [-]
+
+    Returns
+    -------
+    Array : The factor phi. [-]
     """
     count, busy = array(servers), np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
@@ -134,8 +140,7 @@ def wait_correction(
 
 
 def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: Numeric) -> Array:
-    r"""Decay rate of the wait distribution of a GI/G/c queue, relative to the service rate of the busy servers;
-    infinite if neither varies. [-]
+    r"""Decay rate of the wait distribution of a GI/G/c queue, relative to the service rate of the busy servers.
 
     The positive root x of the equation of the moment-generating functions, for gamma-distributed interarrival and
     service times; 1 - rho for M/M/c.
@@ -153,6 +158,10 @@ def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: 
     busy_share : Utilisation rho. [-]
     arrival_variation : Coefficient of variation c_a of interarrival times. [-]
     hold_variation : Coefficient of variation c_s of service times. [-]
+
+    Returns
+    -------
+    Array : The root x; infinite if neither varies. [-]
     """
     busy = np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
@@ -451,7 +460,7 @@ _SHARE_WEIGHTS: Array = 3.0 / 32.0 * _MIDDLES * _MIDDLES
 
 
 def output_length(share: Numeric, output_variation: Numeric) -> Array:
-    r"""Quantile of output lengths, relative to the mean length, 0 or more. [-]
+    r"""Quantile of output lengths, relative to the mean length.
 
     Uniform up to the coefficient of variation :math:`1/\sqrt{3}`, as benchmarks draw lengths; beyond it a generalised
     Pareto distribution, exponential at 1. Its fit to real conversations is a heuristic of this work.
@@ -472,6 +481,10 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
     ----------
     share : Share u of the outputs, 0 to less than 1. [-]
     output_variation : Coefficient of variation v of the outputs. [-]
+
+    Returns
+    -------
+    Array : Length over the mean length, 0 or more. [-]
     """
     share, variation = array(share), array(output_variation)
     uniform = 1.0 + ROOT_OF_THREE * variation * (2.0 * share - 1.0)
@@ -482,8 +495,7 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
 
 
 def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
-    """Excess length of the longest of n outputs over the mean length, relative to the mean; 0 for one output and for
-    equal outputs. [-]
+    """Excess length of the longest of n outputs over the mean length, relative to the mean.
 
     The largest of n draws is near the quantile n / (n + 1). Source: H. A. David and H. N. Nagaraja, "Order Statistics",
     3rd ed., Wiley, 2003, chapter 4: the largest of n.
@@ -497,14 +509,17 @@ def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
     ----------
     requests : Outputs n, 1 or more. [-]
     output_variation : Coefficient of variation of the outputs. [-]
+
+    Returns
+    -------
+    Array : 0 or more; 0 for one output and for equal outputs. [-]
     """
     number = array(requests)
     return np.maximum(output_length(number / (number + 1.0), output_variation) - 1.0, 0.0)
 
 
 def last_output(run_requests: Numeric, together: Numeric, output_variation: Numeric) -> Array:
-    r"""Excess length of the output that ends a run after the mean end of its last wave, relative to the mean length, 0
-    or more. [-]
+    r"""Excess length of the output that ends a run after the mean end of its last wave, relative to the mean length.
 
     It is the longest of the last wave of r requests, or the longest of all N, which starts in the middle of the run on
     average (heuristic, this work).
@@ -521,6 +536,10 @@ def last_output(run_requests: Numeric, together: Numeric, output_variation: Nume
     run_requests : Requests N of the run. [-]
     together : Requests r that run together, N at most. [-]
     output_variation : Coefficient of variation of the outputs. [-]
+
+    Returns
+    -------
+    Array : 0 or more. [-]
     """
     number, wave = array(run_requests), array(together)
     longest = longest_output(number, output_variation) - 0.5 * (number / wave - 1.0)
@@ -554,7 +573,7 @@ def run_rate(
 
 
 def first_of_run(run_requests: Array, requests: Array) -> Array:
-    """Fraction of the requests of a run that start it at once; 0 without end, (rows,). [-]
+    """Fraction of the requests of a run that start it at once.
 
     Source: SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
 
@@ -565,6 +584,10 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     ----------
     run_requests : Requests of the run, (rows,); NaN: without end. [-]
     requests : Requests in flight that fit into the cache, (rows,). [-]
+
+    Returns
+    -------
+    Array : 0 to 1; 0 without end, (rows,). [-]
     """
     run, started = array(run_requests), array(requests)
     return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))

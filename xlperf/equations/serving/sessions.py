@@ -29,8 +29,7 @@ _STEPS = 44
 
 
 def normal_probability(score: Numeric) -> Array:
-    r"""Probability that a standard normal variable is below a score, to fourteen digits; 0 and 1 beyond a score of 7.
-    [-]
+    r"""Probability that a standard normal variable is below a score, to fourteen digits.
 
     .. math:: \Phi(z) = \frac{1}{\sqrt{2 \pi}} \int_{-\infty}^z e^{-x^2 / 2} dx
 
@@ -43,6 +42,10 @@ def normal_probability(score: Numeric) -> Array:
     Parameters
     ----------
     score : Standard score z. [-]
+
+    Returns
+    -------
+    probability : Probability; 0 and 1 beyond a score of 7. [-]
     """
     z = array(score)
     size = np.abs(z)
@@ -57,7 +60,7 @@ def normal_probability(score: Numeric) -> Array:
 
 
 def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
-    r"""Probability that a log-normal time is at most a given one. [-]
+    r"""Probability that a log-normal time is at most a given one.
 
     .. math:: F(t) = \Phi\left(\frac{\ln (t / m)}{\sigma} + \frac{\sigma}{2}\right), \sigma^2 = \ln(1 + v^2)
 
@@ -72,6 +75,10 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
     time : Time t. [s]
     mean : Mean m of the distribution; 0: no time at all. [s]
     variation : Coefficient of variation v; 0: always the mean. [-]
+
+    Returns
+    -------
+    probability : Share of the times that are at most t. [-]
     """
     spread = _spread(variation)
     within = normal_probability(_score(time, mean, spread) + 0.5 * spread)
@@ -79,7 +86,7 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
 
 
 def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
-    r"""Mean of the smaller of a log-normal time and a given one: t for small t and m for large t. [s]
+    r"""Mean of the smaller of a log-normal time and a given one.
 
     .. math:: E[\min(Z, t)] = m \Phi\left(\frac{\ln (t / m)}{\sigma} - \frac{\sigma}{2}\right) + t (1 - F(t))
 
@@ -94,6 +101,10 @@ def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
     time : Time t. [s]
     mean : Mean m of the distribution. [s]
     variation : Coefficient of variation v. [-]
+
+    Returns
+    -------
+    mean_time : Mean time up to t: t for small t and m for large t. [s]
     """
     t, m, spread = array(time), array(mean), _spread(variation)
     below = normal_probability(_score(t, m, spread) - 0.5 * spread)
@@ -124,7 +135,7 @@ def cached_tokens(
     last_tokens: Numeric,
     common: Numeric,
 ) -> Array:
-    r"""Tokens of a tier that keeps every session up to an age since its last turn. [-]
+    r"""Tokens of a tier that keeps every session up to an age since its last turn.
 
     .. math:: c + X \left(r R + \frac{n - 1}{n} w E[\min(Z, T)] + \frac{l}{n} T\right)
 
@@ -148,6 +159,10 @@ def cached_tokens(
     waiting_tokens : Mean tokens w of a session between turns. [-]
     last_tokens : Tokens l of a session after its last turn. [-]
     common : Tokens c of the common prefix, which is there once. [-]
+
+    Returns
+    -------
+    tokens : Tokens in the tier. [-]
     """
     n, t = array(turns), array(age)
     thinking = (n - 1.0) / n * array(waiting_tokens) * mean_within_time(t, think_time, think_variation)
@@ -185,7 +200,7 @@ _HALVINGS = 60
 
 
 def unfinished_share(tokens: Numeric, length_scale: Numeric, length_shape: Numeric, longest: Numeric) -> Array:
-    r"""Share of rollouts that are longer than a number of tokens. [-]
+    r"""Share of rollouts that are longer than a number of tokens.
 
     .. math:: S(x) = e^{-(x / \lambda)^k} \text{ below the longest, else } 0
 
@@ -201,6 +216,10 @@ def unfinished_share(tokens: Numeric, length_scale: Numeric, length_shape: Numer
     length_scale : Scale of the lengths. [-]
     length_shape : Shape of the lengths. [-]
     longest : Tokens at which every rollout stops. [-]
+
+    Returns
+    -------
+    share : Share of the rollouts. [-]
     """
     ratio = np.maximum(array(tokens) / array(length_scale), 0.0)
     running = exp(-power(ratio, array(length_shape)))
@@ -208,7 +227,7 @@ def unfinished_share(tokens: Numeric, length_scale: Numeric, length_shape: Numer
 
 
 def mean_rollout_length(length_scale: Numeric, length_shape: Numeric, longest: Numeric) -> Array:
-    r"""Mean length of rollouts that stop at the longest length. [-]
+    r"""Mean length of rollouts that stop at the longest length.
 
     .. math:: \bar{x} = \int_0^L S(x) \, dx
 
@@ -222,6 +241,10 @@ def mean_rollout_length(length_scale: Numeric, length_shape: Numeric, longest: N
     length_scale : Scale of the lengths. [-]
     length_shape : Shape of the lengths. [-]
     longest : Tokens at which every rollout stops. [-]
+
+    Returns
+    -------
+    mean_length : Mean tokens of a rollout. [-]
     """
     longest = array(longest)[..., None]
     middle = (np.arange(_POINTS) + 0.5) / _POINTS * longest
@@ -230,7 +253,7 @@ def mean_rollout_length(length_scale: Numeric, length_shape: Numeric, longest: N
 
 
 def weibull_scale(mean_length: Numeric, length_shape: Numeric, longest: Numeric) -> Array:
-    r"""Scale of lengths with a given mean after the cut. [-]
+    r"""Scale of lengths with a given mean after the cut.
 
     .. math:: \bar{x}(\lambda) = \bar{x}, \text{ by bisection of } \log \lambda
 
@@ -244,6 +267,10 @@ def weibull_scale(mean_length: Numeric, length_shape: Numeric, longest: Numeric)
     mean_length : Mean tokens of a rollout, below the longest. [-]
     length_shape : Shape of the lengths. [-]
     longest : Tokens at which every rollout stops. [-]
+
+    Returns
+    -------
+    length_scale : Scale of the lengths. [-]
     """
     mean, shape, longest = np.broadcast_arrays(array(mean_length), array(length_shape), array(longest))
     low, high = log(0.1 * mean), log(1e4 * longest)

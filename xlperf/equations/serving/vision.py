@@ -87,7 +87,6 @@ def embedding_handover_time(network: Network, encoder: Encoder, pictures: Pictur
 
 def encode_pool_size(load: Numeric) -> Array:
     r"""Fewest accelerators of an encode pool in which a request waits at most a tenth of its encode time in the mean.
-    [-]
 
     Poisson arrivals at c servers, each busy for the encode time T: half of the wait of exponential times.
 
@@ -104,6 +103,10 @@ def encode_pool_size(load: Numeric) -> Array:
     Parameters
     ----------
     load : Accelerators a that encoding keeps busy. [-]
+
+    Returns
+    -------
+    Array : Whole number of accelerators. [-]
     """
     busy = array(load)
     used = np.where(busy > 0.0, busy, 0.5)

@@ -317,7 +317,7 @@ def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | 
 
 
 def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, overlap_tax: Numeric) -> Array:
-    r"""Time that a collective adds to the kernels that overlap with it, 0 to T. [s]
+    r"""Time that a collective adds to the kernels that overlap with it.
 
     Kernels run at 1 - x of their pace during the collective, which shares multiprocessors and memory with them. A
     collective longer than the slowed kernels hides their slowdown.
@@ -336,14 +336,17 @@ def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, o
     collective_time : Time T of the collective alone. [s]
     computing_time : Time C of the overlapping kernels alone. [s]
     overlap_tax : Share x of its pace that a kernel loses while the collective runs. [-]
+
+    Returns
+    -------
+    time : Time beyond the kernels alone; 0 to T. [s]
     """
     alone = array(collective_time)
     return np.asarray(np.maximum(alone - array(computing_time), array(overlap_tax) * alone))
 
 
 def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric, passed: Numeric) -> Array:
-    r"""Kernel time that overlaps with the data-parallel collectives of a stage, issued chunk by chunk; one chunk takes
-    t. [s]
+    r"""Kernel time that overlaps with the data-parallel collectives of a stage, issued chunk by chunk.
 
     In an interleaved pipeline a chunk is reduced after its last micro-batch and gathered before its first one; in
     between every other chunk runs p micro-batches. The collective of the last chunk overlaps with its own pass only:
@@ -365,6 +368,10 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
     span : Time t of the kernels of one micro-batch in one direction on all chunks. [s]
     chunks : Chunks v of the stage; 1 without interleaving. [-]
     passed : Micro-batches p that a chunk runs before the next chunk. [-]
+
+    Returns
+    -------
+    time : Time C for :func:`exposed_collective_time`; t for one chunk. [s]
     """
     alone, each = array(collective_time), array(span) / array(chunks)
     whole = ((array(chunks) - 1.0) * array(passed) + 1.0) * each
@@ -380,7 +387,7 @@ def exposed_transfer_time(
     virtual_pipeline: Numeric,
     overlapped: Numeric,
 ) -> Array:
-    r"""Exposed transfers between neighbouring stages in one step, excluding the bubble. [s]
+    r"""Exposed transfers between neighbouring stages in one step, excluding the bubble.
 
     A stage sends m v activations and m v gradients. Batched sends and receives (1F1B) are exposed. With overlap,
     activations are sent during the backward pass of another chunk and gradients during a forward pass; transfers of
@@ -405,6 +412,10 @@ def exposed_transfer_time(
     pipeline_parallel : Stages p; 1 has no transfers. [-]
     virtual_pipeline : Chunks v per stage. [-]
     overlapped : 1 if transfers overlap with the computation of the steady state, 0 if not. [-]
+
+    Returns
+    -------
+    time : Exposed transfers per step. [s]
 
     References
     ----------

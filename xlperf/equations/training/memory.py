@@ -28,7 +28,7 @@ _MTP_STREAMS = 5.0
 def in_flight_micro_batches(
     num_micro_batches: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric, gpipe: Numeric = 0.0
 ) -> Array:
-    r"""Micro-batches whose activations the first stage holds at the peak, in units of all its layers. [-]
+    r"""Micro-batches whose activations the first stage holds at the peak, in units of all its layers.
 
     .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
 
@@ -47,6 +47,10 @@ def in_flight_micro_batches(
     pipeline_parallel : Stages p. [-]
     virtual_pipeline : Chunks v per stage. [-]
     gpipe : 1 where all forward passes run first: all m are then in flight. [-]
+
+    Returns
+    -------
+    count : Micro-batches in flight. [-]
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
     batches, all_kept = array(num_micro_batches), array(gpipe)

@@ -282,7 +282,7 @@ def _critical_stage(setting: Setting, times: Array) -> Array:
 
 
 def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
-    r"""Idle time of a stage in one step: the pipeline fills and drains once. [s]
+    r"""Idle time of a stage in one step: the pipeline fills and drains once.
 
     .. math:: t = \frac{p - 1}{v} t_{mb}
 
@@ -297,6 +297,10 @@ def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, 
     micro_batch_time : Forward and backward of one micro-batch on one stage, all its chunks. [s]
     pipeline_parallel : Stages p. [-]
     virtual_pipeline : Chunks v per stage. [-]
+
+    Returns
+    -------
+    time : Idle time per step. [s]
     """
     return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
 
@@ -304,7 +308,7 @@ def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, 
 def zero_bubble_time(
     forward_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
 ) -> Array:
-    r"""Idle time of a stage under ZB-H1: weight gradients fill the drain of the pipeline, at least 0. [s]
+    r"""Idle time of a stage under ZB-H1: weight gradients fill the drain of the pipeline.
 
     .. math:: t = (p - 1) (F + B - W)
 
@@ -319,6 +323,10 @@ def zero_bubble_time(
     backward_time : Gradient B by the inputs, of one micro-batch on one stage. [s]
     weight_gradient_time : Gradient W by the weights. [s]
     pipeline_parallel : Stages p. [-]
+
+    Returns
+    -------
+    time : Idle time per step, at least 0. [s]
     """
     idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
     return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
@@ -327,7 +335,7 @@ def zero_bubble_time(
 def dualpipe_bubble_time(
     overlapped_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
 ) -> Array:
-    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes overlap, at least 0. [s]
+    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes overlap.
 
     .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
 
@@ -342,6 +350,10 @@ def dualpipe_bubble_time(
     backward_time : Full backward pass B of one micro-batch on one stage. [s]
     weight_gradient_time : Gradient W by the weights. [s]
     pipeline_parallel : Stages p. [-]
+
+    Returns
+    -------
+    time : Idle time per step, at least 0. [s]
     """
     idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
     return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))
