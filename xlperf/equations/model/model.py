@@ -340,7 +340,7 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
     .. math:: r = \mu + m_e \sqrt{\mu \left(1 - \frac{\mu}{E}\right) + v \mu^2}, \qquad
         m_e = 4.91 \left(p^{0.14} - (1 - p)^{0.14}\right), \qquad p = 0.5264^{1/e}
 
-    Sources: M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
+    Source: M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
     doi:10.1007/3-540-49543-6_13; mean m_e of the largest of e normal deviates: C.-C. Chen and C. W. Tyler, Commun.
     Stat. Simul. Comput. 28(1), 1999, doi:10.1080/03610919908813542.
 
