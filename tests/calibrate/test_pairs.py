@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from shipped import shipped_published
@@ -184,10 +182,5 @@ def test_rates_and_latencies_are_times_of_a_token(published: list[Published], ca
     assert checked >= {"tokens_per_s", "latency_s"}
 
 
-def test_the_command_writes_a_line_per_ratio(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    assert run(["validate", "--pairs", "-o", str(path)]) == 0
-    rows = list(csv.DictReader(path.open(encoding="utf-8")))
-    assert {"publisher", "first row", "second row", "measured ratio", "predicted ratio"} <= set(rows[0])
-    assert len(rows) > 700
+def test_the_command_takes_one_comparison() -> None:
     assert run(["validate", "--pairs", "--choice"]) == 2

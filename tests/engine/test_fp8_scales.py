@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.model.model import busiest_rank_load, largest_of, preference_variance
+from xlperf.equations.model.model import busiest_rank_load, preference_variance
 from xlperf.interop.hugging_face import model_row
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import published_rows
@@ -142,7 +142,6 @@ def test_preferred_experts_load_ranks_unevenly_however_many_tokens_there_are() -
     assert loads.max(axis=1).mean() == pytest.approx(float(fullest[0]), rel=0.02)
     assert busiest_rank_load(np.full(1, 1e9), np.full(1, float(ranks)))[0] == pytest.approx(1e9, rel=1e-4)
     assert preference_variance(np.full(1, 8.0), np.full(1, 2.0), np.full(1, 8.0), share).tolist() == [0.0]
-    assert largest_of(np.ones(1)).tolist() == [0.0]
 
 
 def test_activations_of_fp8_are_those_of_the_checkpoint(catalog: Catalog) -> None:

@@ -16,6 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.equations.serving import sessions as equations
+from xlperf.explore.session_states import Sessions
 
 RANDOM_ORDER = math.sqrt(1.0 / 6.0)
 """Coefficient of variation of the time from a turn to the next where rounds have random orders: triangular. [-]"""
@@ -39,13 +40,15 @@ def predicted_hit_rate(row: dict[str, str]) -> float:
     tokens = _, added, generated = [number(row, f"{name}_tokens") for name in ("first", "added", "generated")]
     common = number(row, "common_tokens")
     if not row["turn"]:
-        own = float(equations.own_prompt_tokens(number(row, "turns"), *tokens))
-        return (common + own) / (common + own + float(equations.new_prompt_tokens(number(row, "turns"), *tokens[:2])))
-    own = float(equations.tokens_after_turn(number(row, "turn") - 1.0, *tokens))
+        return Sessions(number(row, "turns"), *tokens, common, 1.0, RANDOM_ORDER).reused
+    turns = number(row, "turn") - 1.0
+    own = Sessions(turns, *tokens, common, 1.0, RANDOM_ORDER).last if turns else 0.0
     room = max(number(row, "cache_tokens", np.inf), number(row, "host_tokens"))
     # A round is the unit of time; the sessions hold the tokens of the middle of the round, and none ends
+    waiting = own + 0.5 * (added + generated)
+    given = number(row, "sessions"), 0.0, 1e12, 1.0, RANDOM_ORDER, 0.0, waiting, 0.0, common
     age = equations.characteristic_time(
-        room, number(row, "sessions"), 0.0, 1e12, 1.0, RANDOM_ORDER, 0.0, own + 0.5 * (added + generated), 0.0, common
+        np.asarray(room), np.asarray(1.0), lambda age: equations.cached_tokens(age, *given)
     )
     kept = float(equations.within_time(age, 1.0, RANDOM_ORDER))
     return (common + own * kept) / (common + own + added)

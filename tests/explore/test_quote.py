@@ -15,9 +15,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.explore import quote
 from xlperf.explore.forms import answered, form_of
-from xlperf.explore.objectives import TABLES, Answer
+from xlperf.explore.objectives import TABLES, Answer, Search
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
-from xlperf.explore.search import Search
 from xlperf.explore.train import best_mapping
 
 CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"

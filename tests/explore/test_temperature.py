@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import load_catalog
-from xlperf.equations.hardware.power import heat_resistance, junction_temperature, power_at_temperature
+from xlperf.equations.hardware.power import heat_resistance, junction_temperature
 from xlperf.explore.chips import chip_answers
 from xlperf.explore.forms import form_of
 
@@ -43,12 +43,6 @@ def test_memory_on_a_gpu_is_as_hot_as_imec_says() -> None:
     assert float(junction_temperature(247.0, area, both, water)) == pytest.approx(70.8, rel=0.15)
     alone = heat_resistance(cooler, memory_on_logic(base_die=False), share, np.inf)
     assert float(junction_temperature(247.0, area, alone, water)) < 100.0  # the press release, of half the clock alone
-
-
-def test_power_is_the_inverse_of_temperature() -> None:
-    for power in (0.0, 10.0, 1400.0):
-        hot = junction_temperature(power, 1600.0, 47.0, 30.0)
-        assert float(power_at_temperature(hot, 1600.0, 47.0, 30.0)) == pytest.approx(power, abs=1e-9)
 
 
 def chips(*forms: dict[str, Any]) -> list[dict[str, Any]]:

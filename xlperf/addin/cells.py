@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xlperf.addin.functions import STAND_INS, Function
-from xlperf.base.errors import Fault, InputError, nearest, printable
+from xlperf.base.errors import Fault, InputError, nearest, printable, raise_faults
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import Header, as_number, is_blank, parse_header, plan_kind
 from xlperf.catalog.parse import table_from_rows
@@ -190,8 +190,7 @@ def chosen_columns(plans: Plans, names: Sequence[str]) -> list[Column]:
             unknown.append(Fault("results", f'unknown result "{text.strip()}"; {hint}'))
         else:
             columns.append(column)
-    if unknown:
-        raise InputError(unknown)
+    raise_faults(unknown)
     return columns
 
 

@@ -63,7 +63,6 @@ class Choice:
 
     kind: str
     size: str
-    question: str
     alternatives: int
     chosen: str
     best: str
@@ -157,10 +156,7 @@ def _choice(
 ) -> Choice:  # fmt: skip
     largest = max(run.size for run in group)
     size = next(words for bound, words in _SIZES if largest <= bound)
-    fields = group[0].fields
-    same = [name for name in fields if len({run.fields[name] for run in group}) == 1 and fields[name]]
-    question = ", ".join(f"{name} {fields[name]}" for name in sorted(same) if name not in ("source_id", "group"))
-    return Choice(kind, size, question, len(group), chosen.row_id, best.row_id, regret, tau, limit, broken)
+    return Choice(kind, size, len(group), chosen.row_id, best.row_id, regret, tau, limit, broken)
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
@@ -210,19 +206,6 @@ def _line(kind: str, size: str, result: Sequence[Choice]) -> tuple[str, ...]:
     tau = f"{np.median(taus):.2f}" if len(taus) else "-"
     broken = percent(float(np.mean([choice.broken for choice in limited])), 0) if limited else "-"
     return (kind, size, f"{len(result)}", percent(float(right), 0), *shown, tau, broken)
-
-
-def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
-    """A line for each choice, for a CSV file; the first is the header."""
-    words = "choice accelerators question alternatives chosen best regret tau limit broken"
-    lines: list[tuple[str, ...]] = [tuple(words.split())]
-    for choice in result:
-        numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (choice.regret, choice.tau, choice.limit)]
-        lines.append(
-            (choice.kind, choice.size, choice.question, f"{choice.alternatives}", choice.chosen, choice.best, *numbers,
-             "yes" if choice.broken else "no")
-        )  # fmt: skip
-    return lines
 
 
 DIFFERENT = 0.1  # least difference of two runs at which one of them counts as faster [-]
@@ -481,19 +464,3 @@ def alike(scores: Sequence[Score]) -> Score:
         float(np.median([score.p90 for score in with_pairs])), len(shares),
         float(np.mean(shares)) if shares else math.nan,
     )  # fmt: skip
-
-
-def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """A CSV line for each pair and metric, after a header."""
-    lines: list[tuple[str, ...]] = [
-        ("publisher", "differ in", "first", "second", "first row", "second row", "number", "measured ratio",
-         "predicted ratio")
-    ]  # fmt: skip
-    for pair in pairs:
-        for name, (measured, estimate) in pair.ratios.items():
-            names = [f"{run.engine}{' separate pools' * run.separate}" for run in (pair.first, pair.second)]
-            lines.append(
-                (pair.first.publisher, pair.kind, *names, pair.first.row_id, pair.second.row_id, name,
-                 f"{measured:.4g}", f"{estimate:.4g}")
-            )  # fmt: skip
-    return lines

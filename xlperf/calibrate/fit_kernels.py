@@ -13,35 +13,13 @@ from typing import TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.calibrate import pooled_kernels
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, declared_values, rounded, solve
-from xlperf.calibrate.pooled_kernels import (
-    SOURCE,
-    best_products,
-    fitted_weights,
-    library_tiles,
-    shared_attention,
-    shared_products,
-    tiles_of,
-)
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.hardware.attention import softmax_time
 from xlperf.equations.hardware.roofline import clock_limited_time
-from xlperf.measurements.kernels import (
-    DEEPGEMM,
-    FLASH_2,
-    FP8_BLOCK,
-    TENSORRT,
-    TENSORRT_1_2,
-    Constants,
-    KernelRows,
-    Measurements,
-    Row,
-    machine_lines,
-    measurements,
-    predicted_time,
-    take_rows,
-)
+from xlperf.measurements import kernels
 
 Key = tuple[str, str, str, str]  # family, generation, precision and software
 Scalar = TypeVar("Scalar", float, Array)
@@ -73,7 +51,7 @@ class KernelFit:
     key: Key
     values: dict[str, float]
     base: Mapping[str, float]
-    rows: KernelRows
+    rows: kernels.KernelRows
     error: Array
 
     @property
@@ -88,28 +66,34 @@ class KernelFit:
         return {**self.base, **self.values}
 
 
-def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
+def fit_kernels(rows: Sequence[kernels.Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the constants of all kernel families; the calibration of ``catalog`` is not used."""
-    result = measurements(rows, catalog)
+    result = kernels.measurements(rows, catalog)
     products = result.families.get("gemm")
-    shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
+    shared = (
+        []
+        if products is None
+        else pooled_kernels.shared_products(products, pooled_kernels.fitted_weights(products), catalog, date)
+    )
     fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _early_conversion(constants)
     fitted = {row.generation for row in constants if row.family == "gemm"}
-    constants += best_products(rows, catalog, fitted, date)
+    constants += pooled_kernels.best_products(rows, catalog, fitted, date)
     constants += _fall_backs(constants)
-    constants += shared + library_tiles(date)
+    constants += shared + pooled_kernels.library_tiles(date)
     if "attention" in result.families:
         attention = result.families["attention"]
-        of_attention = shared_attention(attention, fitted_weights(attention), catalog, date)
+        of_attention = pooled_kernels.shared_attention(
+            attention, pooled_kernels.fitted_weights(attention), catalog, date
+        )
         constants += of_attention + _shared_backward(of_attention, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
     return sorted(constants, key=lambda row: (order[row.family], row.generation, row.precision, row.software))
 
 
 def fitted_groups(
-    result: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()
+    result: kernels.Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()
 ) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough; ``shared`` has GEMM constants that a group does not fit."""
     groups = _groups(result, catalog)
@@ -124,9 +108,9 @@ def fitted_groups(
     return fits
 
 
-def _groups(result: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
+def _groups(result: kernels.Measurements, catalog: Catalog) -> dict[Key, kernels.KernelRows]:
     members: dict[Key, list[int]] = {}
-    apart = machine_lines(catalog)
+    apart = kernels.machine_lines(catalog)
     for family, rows in result.families.items():
         for row, (generation, precision, software) in enumerate(
             zip(rows.generation, rows.precision, rows.software, strict=True)
@@ -138,55 +122,59 @@ def _groups(result: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
     groups = {}
     for (family, generation, precision, software), index in members.items():
         # An engine's kernels apply to all software if no others are measured.
-        alone = software == TENSORRT and (family, generation, precision, ANY) not in members
-        alone = alone and (family, generation, precision, FLASH_2) not in members
-        if family == "attention" and alone and ("attention_backward", generation, precision, FLASH_2) in members:
+        alone = software == kernels.TENSORRT and (family, generation, precision, ANY) not in members
+        alone = alone and (family, generation, precision, kernels.FLASH_2) not in members
+        if (
+            family == "attention"
+            and alone
+            and ("attention_backward", generation, precision, kernels.FLASH_2) in members
+        ):
             alone = False
         key = (family, generation, precision, ANY if alone else software)
         if len(index) >= FEWEST_ROWS:
-            groups[key] = take_rows(result.families[family], index, catalog)
+            groups[key] = kernels.take_rows(result.families[family], index, catalog)
     return groups
 
 
 def _fit_order(key: Key) -> tuple[object, ...]:
     """Order of the fits: all software, FlashAttention-2, engines; Hopper first, which has both passes separately."""
     family, generation, precision, software = key
-    rank = {ANY: 0, FLASH_2: 2 if family == "attention_backward" else 1}.get(software, 3)
+    rank = {ANY: 0, kernels.FLASH_2: 2 if family == "attention_backward" else 1}.get(software, 3)
     return (rank, generation != "hopper", family, generation, precision, software)
 
 
 def _choice(
-    key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit], shared: Sequence[FittedConstant]
+    key: Key, rows: kernels.KernelRows, fits: Mapping[Key, KernelFit], shared: Sequence[FittedConstant]
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """Constants that a group fits, and its base of constants from the calibration look-up order."""
     family, generation, precision, software = key
     base = declared_values(family)
-    for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
+    for wider in (ANY, "fp8" if precision == kernels.FP8_BLOCK else precision, precision):
         same_kernel = [row for row in shared if (row.family, row.precision, row.software) == (family, wider, ANY)]
         base |= {row.constant: row.value for row in same_kernel}
-    if precision == FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
+    if precision == kernels.FP8_BLOCK and (family, generation, "fp8", ANY) in fits:
         base |= fits[family, generation, "fp8", ANY].values
     if software != ANY and (family, generation, precision, ANY) in fits:
         base |= fits[family, generation, precision, ANY].constants
     if family == "gemm":
-        base |= tiles_of(generation, precision, software)
+        base |= pooled_kernels.tiles_of(generation, precision, software)
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
-        if software == DEEPGEMM:
+        if software == kernels.DEEPGEMM:
             energy = ("energy_per_flop",) if len(powers) > 1 else ()  # one machine: collinear with the efficiency
             return ("compute_efficiency", *energy, "launch_time", "input_traffic"), base
-        if software == TENSORRT_1_2:
+        if software == kernels.TENSORRT_1_2:
             return ("launch_time", "input_traffic"), base
         if precision == "bf16":
             return (*_GEMM, "energy_per_flop", "boost_time"), base
         if len(powers) > 1:
             return (*_GEMM, "input_traffic", "energy_per_flop"), base
-        if precision == FP8_BLOCK:
+        if precision == kernels.FP8_BLOCK:
             return (*_GEMM, "input_traffic"), base
         slowing = ("input_traffic", "energy_per_flop", "boost_time")
         return (*(name for name in _GEMM if name != "wave_time"), *slowing), base
     if family in _FLASH_FAMILIES:
-        if software == FLASH_2:
+        if software == kernels.FLASH_2:
             return ("compute_efficiency", "tile_time"), base
         if software != ANY:
             return ("compute_efficiency", "memory_efficiency", "serial_share", "launch_time"), base
@@ -207,10 +195,14 @@ def _columns(values: Mapping[str, float]) -> dict[str, Array]:
 
 
 def _fit(
-    key: Key, rows: KernelRows, names: Sequence[str], base: Mapping[str, float], forward: Constants | None = None
+    key: Key,
+    rows: kernels.KernelRows,
+    names: Sequence[str],
+    base: Mapping[str, float],
+    forward: kernels.Constants | None = None,
 ) -> KernelFit:
-    def time_of(constants: Constants) -> Array:
-        return predicted_time(rows, {**_columns(base), **constants}, forward)
+    def time_of(constants: kernels.Constants) -> Array:
+        return kernels.predicted_time(rows, {**_columns(base), **constants}, forward)
 
     values = _solved(key[0], rows, names, base, time_of)
     return KernelFit(key, values, base, rows, time_of(_columns(values))[:, 0] / rows.time - 1.0)
@@ -218,10 +210,10 @@ def _fit(
 
 def _solved(
     family: str,
-    rows: KernelRows,
+    rows: kernels.KernelRows,
     names: Sequence[str],
     base: Mapping[str, float],
-    time_of: Callable[[Constants], Array],
+    time_of: Callable[[kernels.Constants], Array],
 ) -> dict[str, float]:
     """Least-squares fit of a group's constants; all trials of an optimiser step are one call of the equation.
 
@@ -249,12 +241,12 @@ def _solved(
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
         return np.log(time / rows.time[:, None]).T
 
-    problem = Problem(residuals, fitted_weights(rows), step=_STEP)
+    problem = Problem(residuals, pooled_kernels.fitted_weights(rows), step=_STEP)
     result = solve(problem, parameters, _starts(names, np.array(list(start.values()))))
     return {name: rounded(value) for name, value in zip(names, result.values.tolist(), strict=True)}
 
 
-def _drawn(rows: KernelRows) -> float:
+def _drawn(rows: kernels.KernelRows) -> float:
     """Energy per FLOP at which throttling lowers long GEMMs to the usual fraction of peak. [J/FLOP]"""
     rate = rows.machine.device.rate()
     at_peak = rate.arithmetic_power / (rate.peak_flop_rate * rate.energy_ratio)
@@ -270,7 +262,7 @@ def _starts(names: Sequence[str], start: Array) -> list[Array]:
     return points
 
 
-def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
+def _fit_backward(key: Key, rows: kernels.KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
     """Fit the backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
     family, generation, precision, software = key
     base = declared_values(family)
@@ -280,23 +272,25 @@ def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> 
         base |= {name: shared[name] for name in ("imbalance", "memory_efficiency", "serial_share", "softmax_flop")}
         return [_fit(key, rows, _BOTH, base, _columns(forward.constants))]
     shared = declared_values("attention")
-    measured = next((fit for other, fit in fits.items() if other[0] == "attention" and other[3] == FLASH_2), None)
+    measured = next(
+        (fit for other, fit in fits.items() if other[0] == "attention" and other[3] == kernels.FLASH_2), None
+    )
     shared |= measured.constants if measured else {}
     return _fit_both(key, rows, shared, base, _backward_ratio(fits))
 
 
 def _fit_both(
-    key: Key, rows: KernelRows, forward: Mapping[str, float], backward: Mapping[str, float], ratio: float
+    key: Key, rows: kernels.KernelRows, forward: Mapping[str, float], backward: Mapping[str, float], ratio: float
 ) -> list[KernelFit]:
     """Fit runs of both passes with one efficiency, the backward pass's a fixed share of the forward pass's."""
 
-    def time_of(constants: Constants) -> Array:
+    def time_of(constants: kernels.Constants) -> Array:
         second = {**_columns(backward), **backward_constants(constants, ratio)}
-        return predicted_time(rows, second, {**_columns(forward), **constants})
+        return kernels.predicted_time(rows, second, {**_columns(forward), **constants})
 
     first = _solved("attention", rows, _BOTH, declared_values("attention"), time_of)
     second = {name: rounded(value) for name, value in backward_constants(first, ratio).items()}
-    time = predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
+    time = kernels.predicted_time(rows, _columns({**backward, **second}), _columns({**forward, **first}))
     error = time[:, 0] / rows.time - 1.0
     _, generation, precision, _ = key
     return [
@@ -343,7 +337,7 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
     words = f"{sources}: {number} of {len(fit.rows)} rows, the others by hash of their shape held back"
     median = rounded(fit.held_back_error)
     notes = "error: median of the rows held back"
-    row = FittedConstant(*fit.key, "", 0.0, words, number, median, date, SOURCE, notes=notes)
+    row = FittedConstant(*fit.key, "", 0.0, words, number, median, date, pooled_kernels.SOURCE, notes=notes)
     results = [replace(row, constant=name, value=value) for name, value in fit.values.items()]
     if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
         # All constants, so that fallbacks of unmeasured generations never mix with constants fitted here.
@@ -359,10 +353,10 @@ def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstan
     """FP8 conversion by a release that moved twice the bytes, on generations without measurements of it."""
     by_name = {row.calibration: row for row in constants if (row.family, row.constant) == ("gemm", "input_traffic")}
     return [
-        row.assumed("twice what its later releases move", software=TENSORRT_1_2, value=_EARLY_BYTES * row.value)
+        row.assumed("twice what its later releases move", software=kernels.TENSORRT_1_2, value=_EARLY_BYTES * row.value)
         for row in by_name.values()
         if (row.precision, row.software) == ("fp8", ANY)
-        and row.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
+        and row.calibration.replace(f"/{ANY}/", f"/{kernels.TENSORRT_1_2}/") not in by_name
     ]
 
 

@@ -19,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError, OptionError, nearest
+from xlperf.base.errors import Fault, InputError, OptionError, nearest, raise_faults
 from xlperf.base.files import irreplaceable
 from xlperf.cli.output import AS_JSON, STANDARD, WIDE, say
 
@@ -455,8 +455,7 @@ def catalog_for(given: str | Sheets | None, plans: str, tables: list[Table]) -> 
 
     catalog = catalog_of(given, plans)
     faults = name_faults(tables, catalog)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     note_names(tables, catalog)
     for table in tables:
         note_own(table.own)

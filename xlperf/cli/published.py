@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import math
 import sys
 from collections.abc import Sequence
@@ -65,8 +63,8 @@ def validate(
         raise click.UsageError(f"{named[0]} goes with no other option but --catalog, and files where it takes them")
     if files and named and named[0] not in ("--own", "--choice", "--pairs"):
         raise click.UsageError(f"{named[0]} takes the shipped measurements")
-    if output is not None and named and named[0] not in ("--choice", "--pairs"):
-        raise click.UsageError("-o goes with errors, --choice and --pairs")
+    if output is not None and named:
+        raise click.UsageError(f"{named[0]} prints a table; -o writes the errors of runs")
     known = catalog_of(catalog, None)
     if readme is not None:
         from xlperf.calibrate.accuracy import Page, write_tables
@@ -78,7 +76,7 @@ def validate(
     elif kernels:
         return _kernels(known)
     elif choice or pairs:
-        _compared(pairs, files, known, output)
+        _compared(pairs, files, known)
     elif cross_validate:
         _cross_validate(known)
     else:
@@ -249,45 +247,19 @@ def _cross_validate(catalog: Catalog) -> None:
     _show("Models left out of the fit", cross_validation_table(errors))
 
 
-def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str | None) -> None:
-    """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted; with
-    an output, also write a line per choice or pair.
-    """
-    from xlperf.calibrate.choice import (
-        alternatives_of,
-        choice_lines,
-        choice_table,
-        choices,
-        collected_pairs,
-        pair_lines,
-        pair_table,
-        pairs_of,
-        repeats_of,
-        runs_of,
-    )
-    from xlperf.catalog.csv_files import harmless
+def _compared(pairs: bool, files: Sequence[str], catalog: Catalog) -> None:
+    """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted."""
+    from xlperf.calibrate import choice
 
     with progress(0, "published runs") as done:
         published = _published(files)
         if pairs:
-            runs = runs_of(published if files else [*published, collected_pairs()], catalog, done)
-            compared = pairs_of(runs)
-            table = pair_table([*compared, *repeats_of(runs)])
-            title, name, lines = "Pairs of runs", "ratio", pair_lines(compared)
+            runs = choice.runs_of(published if files else [*published, choice.collected_pairs()], catalog, done)
+            title, table = "Pairs of runs", choice.pair_table([*choice.pairs_of(runs), *choice.repeats_of(runs)])
         else:
-            chosen = choices(alternatives_of(published, catalog, done))
-            title, name, lines, table = (
-                "Choice among measured alternatives",
-                "choice",
-                choice_lines(chosen),
-                choice_table(chosen),
-            )
-    if output is not None:
-        stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([harmless(word) for word in line] for line in lines)
-        _write(output, stream.getvalue(), len(lines) - 1, name)
-    if output != STANDARD:
-        _show(title, table)
+            chosen = choice.choices(choice.alternatives_of(published, catalog, done))
+            title, table = "Choice among measured alternatives", choice.choice_table(chosen)
+    _show(title, table)
 
 
 def _kernels(catalog: Catalog) -> int:

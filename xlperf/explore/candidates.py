@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from xlperf.base.arrays import Array, combined, distinct_rows, power
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS, auto_columns, canonical, mapping_columns, split_header
 from xlperf.catalog.table import Table, place_of_row
@@ -19,23 +19,7 @@ from xlperf.engine.tables import bounds, fitting
 from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
 from xlperf.equations.plan.serving_plan import MODE_RULES, REQUEST_RULES, SERVING_RULES
 from xlperf.equations.plan.training_plan import TRAINING_RULES
-from xlperf.explore.mappings import (
-    MOST_ACCELERATORS,
-    STEPS,
-    Counts,
-    PartialInference,
-    PartialPrefill,
-    PartialTraining,
-    cross_inference,
-    cross_training,
-    equal_chunks,
-    rules_of_stacks,
-    server_sizes,
-    sold_counts,
-    stacks_of,
-    started,
-    thinned,
-)
+from xlperf.explore import mappings
 from xlperf.explore.objectives import TARGETS, Limit, Objective
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
@@ -45,10 +29,10 @@ COUNTS_SHARE = 16
 """The search thins the numbers of accelerators if all of them make more than 1/16 of the allowed plans. [-]"""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
-    "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
-    "inference": (cross_inference, [
-        *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
-        *((PartialPrefill, rule) for rule in SERVING_RULES),
+    "training": (mappings.cross_training, [(mappings.PartialTraining, rule) for rule in TRAINING_RULES]),
+    "inference": (mappings.cross_inference, [
+        *((mappings.PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
+        *((mappings.PartialPrefill, rule) for rule in SERVING_RULES),
     ]),
 }  # fmt: skip
 """By kind of plan: the function that crosses the searched columns, and the rules that candidates must satisfy."""
@@ -66,7 +50,7 @@ class Candidates(NamedTuple):
 
     plans: Table  # one row per candidate, at least one; a tie goes to the earlier row
     searched: tuple[str, ...]  # the columns with more than one value, in sheet order
-    counts: Counts | None = None  # numbers of accelerators, if the plan leaves them to the search
+    counts: mappings.Counts | None = None  # numbers of accelerators, if the plan leaves them to the search
     even: bool = False  # whether the search skips uneven virtual-pipeline chunks to limit the number of plans
 
 
@@ -124,7 +108,7 @@ def candidates(
     counts: Array | None = None,
     num_points: int = 1,
     most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
+    most_accelerators: float = mappings.MOST_ACCELERATORS,
     part: Part | None = None,
     limits: Sequence[Limit] = (),
 ) -> Candidates:
@@ -142,25 +126,24 @@ def candidates(
     """
     values = values or {}
     faults = auto_faults(plan)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     known = auto_columns(plan.kind)
     auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)
     base = grid(plain, {name: column for name, column in values.items() if name not in asked}, most)
     load = open_load(plan, values)
-    stacks = stacks_of(base)
+    stacks = mappings.stacks_of(base)
     ladders = _ladders(base, catalog, most_accelerators, counts) if "num_accelerators" in auto else None
     few = most // (COUNTS_SHARE * (NUM_POINTS if load else num_points))
     chunks = (True, False) if "virtual_pipeline" in auto else (True,)
-    attempts = [(step, uneven) for step in (STEPS if ladders else STEPS[-1:]) for uneven in chunks]
+    attempts = [(step, uneven) for step in (mappings.STEPS if ladders else mappings.STEPS[-1:]) for uneven in chunks]
     attempts = attempts if part is None else attempts[-1:]
 
     def crossed(rules: Rules) -> Space:
         """The space at the finest thinning that does not exceed the limit on plans."""
         for step, uneven in attempts:
-            steps[:] = [thinned(ladder, step) for ladder in ladders[0]] if ladders else []
+            steps[:] = [mappings.thinned(ladder, step) for ladder in ladders[0]] if ladders else []
             last = (step, uneven) == attempts[-1]
             space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
             space.uneven = uneven
@@ -174,7 +157,7 @@ def candidates(
 
     steps: list[Array] = []
     legal = KINDS[plan.kind][1]
-    space = crossed([*legal, *rules_of_stacks(base, stacks)])
+    space = crossed([*legal, *mappings.rules_of_stacks(base, stacks)])
     if stacks and not len(space) and part is None:  # every candidate is refused
         space = crossed(legal)
     space.most = most
@@ -194,14 +177,15 @@ def uneven_chunks(
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
+    # Every number of chunks up to a layer per chunk that deals layers unevenly
     deepest = np.where(stages > 1.0, np.floor((layers + PLACEHOLDERS) / stages), 0.0)
     index = np.repeat(np.arange(len(rows)), deepest.astype(np.intp))
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
-    uneven = ~equal_chunks(chunks, stages[index], layers[index])
+    uneven = ~mappings.equal_chunks(chunks, stages[index], layers[index])
     uneven &= True if among is None else np.isin(chunks, among)
     chunked = plans.take(rows[index[uneven]])
     result = replace(chunked, columns={**chunked.columns, "virtual_pipeline": chunks[uneven]})
-    return result.take(started(result, catalog))
+    return result.take(mappings.started(result, catalog))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
@@ -222,7 +206,7 @@ def candidate_parts(
     values: Mapping[str, np.ndarray] | None = None,
     counts: Array | None = None,
     part: Part = WHOLE,
-    most_accelerators: float = MOST_ACCELERATORS,
+    most_accelerators: float = mappings.MOST_ACCELERATORS,
     limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
     """Candidates of a part of a space, at least one block; splits parts that would need too much memory."""
@@ -239,15 +223,15 @@ def candidate_parts(
         yield result
 
 
-def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> tuple[list[Array], Counts]:
+def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> tuple[list[Array], mappings.Counts]:
     """Numbers of accelerators to try: for each row of the base plans, and for all rows together."""
-    units, totals = server_sizes(base, catalog)
-    known = {pair: sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
+    units, totals = mappings.server_sizes(base, catalog)
+    known = {pair: mappings.sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
     if only is not None:
         known = {pair: counts[np.isin(counts, only)] for pair, counts in known.items()}
     each = [known[pair] for pair in zip(units.tolist(), totals.tolist(), strict=True)]
     sold = np.unique(np.concatenate(list(known.values())))
-    return each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan"))
+    return each, mappings.Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan"))
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
@@ -278,8 +262,7 @@ def expanded(
             parts.append(candidates(plain.take([row]), catalog, num_points=num_points, **bounds).plans)
         except InputError as error:
             faults += error.faults
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     first = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     columns = {name: np.concatenate([part[name] for part in parts]) for name in plans.columns}
     return Table(plans.kind, columns, partial(place_of_row, plans.place, first))
@@ -303,6 +286,7 @@ def load_steps(
     replica, and replicas. Illegal plans, and plans that do not fit or miss a target with a single request, have no
     steps.
     """
+    # The load that the memory has room for, from a plan with one request per replica
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     copies = replicas(plans)
     single = Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto)
@@ -312,12 +296,14 @@ def load_steps(
     targets = any(name in plans for name in TARGETS.values())
     continuous = plans.filled("mode") == "continuous"
     some = np.flatnonzero((most >= 1.0) & continuous)
+    # The load that the targets allow: a result with continuous batching, else by bisection
     if targets and len(some):
         at_targets = evaluate(single.take(some), catalog).number("batch_at_targets")
         most[some] = np.where(np.isnan(at_targets), most[some], at_targets)
     some = np.flatnonzero((most >= 1.0) & (~continuous if not bounds else True))
     if (targets or bounds) and len(some):
         most[some] = _largest_load(single.take(some), copies[some], most[some], catalog, bounds)
+    # Geometric steps up to it
     rows = np.flatnonzero(most >= 1.0)
     steps = [np.unique(np.round(power(room, np.linspace(0.0, 1.0, num_points)))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])
@@ -361,6 +347,7 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many."""
     copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
     center = np.maximum(np.round(plans.number(load) / copies), 1.0)
+    # Whole loads within the width around the load, without the load itself
     low, high = np.maximum(np.floor(center / width), 1.0), np.maximum(np.minimum(np.ceil(center * width), most), center)
     steps = [np.unique(np.round(np.linspace(*ends, FINER))) for ends in zip(low.tolist(), high.tolist(), strict=True)]
     finer = [result[result != load_] for result, load_ in zip(steps, center.tolist(), strict=True)]
@@ -397,6 +384,7 @@ def by_bounds(
     """Rows by the least loss that they may have, and these losses; unchanged, and None, if the objective has no bound.
     Plans that differ in recomputation and ZeRO alone have one bound.
     """
+    # One plan of each bound, with the least recomputation and sharding
     some = plans.take(rows)
     first, group = distinct_rows(*(values for name, values in some.columns.items() if name not in _LEAST))
     order = by_kernels(some.take(first), np.arange(len(first)))
@@ -407,6 +395,7 @@ def by_bounds(
     best = bounds(replace(fastest, columns={**fastest.columns, **least}), catalog, objective.column.name)
     if best is None:
         return rows, None
+    # Losses of all rows, the least first; unknown ones may be anything
     losses, loss = np.empty(len(first)), objective.loss(best)
     losses[order] = np.where(np.isnan(loss), -np.inf, loss - ROUNDING * np.abs(loss))
     losses = losses[group]
@@ -428,14 +417,17 @@ def fits_of(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
         group = np.arange(len(plans))
     else:
         group = codes_of(plans, [name for name in plans.columns if name != _MICRO_BATCH])
+    # Rows by group and micro batch: each group still to evaluate stands from ``place`` to ``ends``
     order = np.lexsort((plans.filled(_MICRO_BATCH), group))
     ends = np.flatnonzero(np.append(group[order[1:]] != group[order[:-1]], True))
     place = np.append(0, ends[:-1] + 1)
     while len(place):
+        # The next micro batches of every group in one call
         number = np.minimum(max(MEMORY_LEAST // len(place), 1), ends - place + 1)  # of micro batches of each group
         first = np.cumsum(number) - number
         rows = order[np.repeat(place - first, number) + np.arange(number.sum())]
         fits[rows], reserved[rows], ends_of, rests = _memory(plans, catalog, rows)
+        # Groups with a stage beyond the memory go on to their largest micro batch alone
         beyond, never = (np.logical_or.reduceat(each > 1.0 + ROUNDING, first) for each in (ends_of, rests))
         place = np.maximum(place + number, np.where(beyond, ends, 0))
         more = (place <= ends) & ~never

@@ -289,6 +289,7 @@ def row_catalog(
     """
     if not changes or not len(plans):
         return catalog, plans
+    # Distinct points of changed numbers: the code of a plan names its point
     stated = np.array([values for _, values in changes])
     points, code = np.unique(stated, axis=1, return_inverse=True)
     code = code.reshape(-1)  # numpy 2.0.0 returns a row of them
@@ -325,6 +326,7 @@ def row_catalog(
     named = _named_accelerators(catalog, plans)
     if "networks" in sheets:
         given = plans.text("network")
+        # Tiers of each network at each point, and those of pools with a network of their own
         names = np.where(given == "", accelerators.text("default_network")[named["accelerator"]], given)
         index = catalog.network_index(names, plans, "network")
         others = {pool: pool_networks(plans, catalog, index, pool) for pool in _pools_of(plans)}

@@ -15,13 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
-from xlperf.equations.hardware.power import (
-    heat_resistance,
-    junction_temperature,
-    outer_perimeter,
-    power_at_temperature,
-    stack_bandwidth,
-)
+from xlperf.equations.hardware.power import heat_resistance, junction_temperature, outer_perimeter, stack_bandwidth
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
@@ -139,8 +133,10 @@ def _with_stacks(devices: Table, forms: _Forms) -> tuple[Table, Array]:
     """Devices with an edge for the requested stacks or bandwidth, and the number of these stacks; NaN if open."""
     stacks, target = forms.number("memory_stacks"), forms.number("bandwidth_target")
     memory = columns_of(forms.catalog.tables["memories"], forms.rows("memories", "memory"))
+    # Stacks that are asked for: their number, or as many as the bandwidth takes
     each = stack_bandwidth(memory.interface_width, memory.pin_rate, devices.filled("memory_rate_share"))
     asked = np.where(np.isnan(stacks), np.ceil(target / each * (1.0 - _ROUND)), stacks)
+    # Edge and power that links and arithmetic leave to memory
     silicon = devices.number("num_dies") * devices.number("die_area")
     perimeter = outer_perimeter(silicon, devices.filled("aspect_ratio"))
     left = (1.0 - devices.filled("link_shoreline_share")) * perimeter
@@ -224,7 +220,7 @@ def _within_temperature(devices: Table, forms: _Forms) -> Table:
         words = f"a temperature limit of {limit[row]:,.0f} °C is not above the coolant of {coolant[row]:,.0f} °C"
         forms.refuse(row, f"{words}: a higher limit, or a colder coolant")
     usual = evaluate_devices(devices, forms.catalog, costs=False)
-    heat = np.maximum(power_at_temperature(limit, area, resistance, coolant), 0.0)
+    heat = np.maximum(area * (limit - coolant) / resistance, 0.0)  # the inverse of :func:`junction_temperature`
     budget = np.fmin(devices.number("power_budget"), heat + np.nan_to_num(_beside(usual, forms)))
     with np.errstate(divide="ignore", invalid="ignore"):
         fed = np.minimum(usual.number("power_memory") / budget * (1.0 + _ROUND), 1.0)  # the clock goes down, no stack

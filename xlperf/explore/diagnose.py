@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, expm1, log, total
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
@@ -98,8 +98,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
                 faults += error.faults
     unmatched = [names for names in words["--before"] if names not in words["--measured"]]
     faults += [Fault("--before", f"{_joined(names)} is not among --measured") for names in unmatched]
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     earlier = {names: value for names, (_, value) in words["--before"].items()}
     return [
         Measured(objective, value, earlier.get(names, float("nan")), names[1:])
@@ -345,12 +344,14 @@ def _weights(
     """Prior times likelihood of each variant; 0 if it is illegal, or one of its changes alters nothing."""
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     result = weights[variants.first] * weights[variants.second]
+    # Likelihood of each measurement: Laplace errors, of which the band holds four fifths
     for number, reading in enumerate(measured):
         gap = log((reading.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
         result = result * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
     result = np.where(fits | ~fits[0], result, LARGE * result)
+    # A pair counts only if both of its changes move some result
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
     for member in (variants.first, variants.second):
         other = np.where(member == variants.first, variants.second, variants.first)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
 from xlperf.catalog.parse import asked_words, plain_number, table_from_rows
@@ -270,8 +270,7 @@ def varied_forms(form: Table, lines: _Lines, place: str, catalog: Catalog | None
             columns[name] = values
         except InputError as error:
             faults += error.faults
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     if (number := prod(map(len, columns.values()))) > MOST_CHIPS:
         raise InputError(Fault(place, f"these are {number:,} rows; a table has {MOST_CHIPS:,} at the most"))
     forms, known = grid(form, columns), table_schema(form.kind).by_name

@@ -314,6 +314,7 @@ def _cross_pools(space: Space) -> None:
         split = divides(replicas * plan.known("expert_parallel"), experts)
         return np.asarray(np.where(np.isnan(experts), True, whole & split))
 
+    # The prefill pool first, then the expert pool out of what it leaves
     plan = space.plan()
     total = plan.filled("num_accelerators")
     space.cross("prefill_accelerators", _pool_sizes, total, shared, blank=~plan.separate)

@@ -19,18 +19,7 @@ from xlperf.engine.prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tco import break_even_load
 from xlperf.equations.serving.vision import encode_pool_size
-from xlperf.explore.fleet_plans import (
-    COUNT,
-    LOAD,
-    ROUND,
-    TWO,
-    Demand,
-    Fleet,
-    Machines,
-    in_slices,
-    shared_loads,
-    with_columns,
-)
+from xlperf.explore import fleet_plans
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 from xlperf.explore.search import stacked
 
@@ -50,7 +39,7 @@ def stated_prices(form: Table) -> dict[str, float]:
 def with_prices(plans: Table, form: Table) -> Table:
     """Plans with the prices of :func:`stated_prices`."""
     stated = stated_prices(form)
-    return with_columns(plans, **stated) if stated else plans
+    return fleet_plans.with_columns(plans, **stated) if stated else plans
 
 
 class Hours(NamedTuple):
@@ -261,16 +250,16 @@ class FleetSize(NamedTuple):
 
 def is_pooled(plan: Table) -> bool:
     """Whether a plan has separate pools."""
-    return str(plan["mode"][0]) == TWO
+    return str(plan["mode"][0]) == fleet_plans.TWO
 
 
-def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
+def sized(fleet: fleet_plans.Fleet, catalog: Catalog) -> FleetSize:
     """The size of a fleet in the case of a catalog: a slower copy serves fewer users at the requested speed."""
     plan, results = fleet.plan, fleet.results
-    size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
+    size, load = (float(plan.number(name)[0]) for name in (fleet_plans.COUNT, fleet_plans.LOAD))
     longer, pooled = slower(results, "tpot", catalog), is_pooled(plan)
-    machines = Machines.of(plan, str(plan.text("prefill_accelerator")[0]), catalog, False)
-    server = size if in_slices(plan, catalog) and not pooled else machines.own.server
+    machines = fleet_plans.Machines.of(plan, str(plan.text("prefill_accelerator")[0]), catalog, False)
+    server = size if fleet_plans.in_slices(plan, catalog) and not pooled else machines.own.server
     prefill = float(machines.counts(plan, np.ones(1))[1][0])
     each = float(results.number("grid_power")[0]) / size
     encoding = float(results.number("encode_load")[0])
@@ -278,14 +267,14 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
     return FleetSize(fleet.users, load / longer, size, *servers, each, pooled, longer, encoding)
 
 
-def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+def as_asked(form: Table, fleets: list[fleet_plans.Fleet], catalog: Catalog) -> list[fleet_plans.Fleet]:
     """Fleets with a copy at its share of the requests in flight, unless the form states it: it may be far from full."""
-    loads = np.array([float(fleet.plan.number(LOAD)[0]) for fleet in fleets])
-    shares = shared_loads(np.array([fleet.users for fleet in fleets]), loads)
-    rows = np.flatnonzero((shares < loads) & np.isnan(form.number(LOAD)[0]))
+    loads = np.array([float(fleet.plan.number(fleet_plans.LOAD)[0]) for fleet in fleets])
+    shares = fleet_plans.shared_loads(np.array([fleet.users for fleet in fleets]), loads)
+    rows = np.flatnonzero((shares < loads) & np.isnan(form.number(fleet_plans.LOAD)[0]))
     if not len(rows):
         return fleets
-    plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
+    plans = fleet_plans.with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
     results, shown = evaluate(plans, catalog), list(fleets)
     for place, row in enumerate(rows):
         own = results.take([place])
@@ -299,7 +288,7 @@ def as_asked(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
 _EXTRAPOLATED = "EXTRAPOLATED"
 
 
-def nearer_measured(fleets: list[Fleet], way: int, accelerator: str) -> str:
+def nearer_measured(fleets: list[fleet_plans.Fleet], way: int, accelerator: str) -> str:
     """A sentence on the cheapest way near measured runs, if the shown way is far from them."""
     badges = [str(fleet.results["trust"][0]) for fleet in fleets]
     if badges[way - 1] != _EXTRAPOLATED:
@@ -314,15 +303,15 @@ def nearer_measured(fleets: list[Fleet], way: int, accelerator: str) -> str:
 _CHEAPER = 0.95  # ratio of costs of a token at one bill from which on an answer says why the lower one comes later [-]
 
 
-def tokens_of(fleet: Fleet) -> float:
+def tokens_of(fleet: fleet_plans.Fleet) -> float:
     """Output tokens of a fleet. [token/s]"""
-    return fleet.users / fleet.plan.stated(LOAD) * fleet.results.stated("tokens_per_second")
+    return fleet.users / fleet.plan.stated(fleet_plans.LOAD) * fleet.results.stated("tokens_per_second")
 
 
-def at_same_bill(fleets: list[Fleet]) -> str:
+def at_same_bill(fleets: list[fleet_plans.Fleet]) -> str:
     """A sentence on a way that makes more tokens at the bill of the first, and why it comes later."""
     first = fleets[0]
-    best = max((fleet for fleet in fleets if fleet.price <= first.price * (1.0 + ROUND)), key=tokens_of)
+    best = max((fleet for fleet in fleets if fleet.price <= first.price * (1.0 + fleet_plans.ROUND)), key=tokens_of)
     ratio = tokens_of(first) / tokens_of(best)
     if not ratio <= _CHEAPER:
         return ""
@@ -344,33 +333,33 @@ def used_shares(form: Table, results: Table) -> dict[str, float]:
     }
 
 
-def with_encoders(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
+def with_encoders(fleets: list[fleet_plans.Fleet], catalog: Catalog) -> list[fleet_plans.Fleet]:
     """Fleets with the accelerators that encode images alone, the cheapest first; as they are without."""
     if not any(fleet.results.number("encode_load")[0] > 0.0 for fleet in fleets):
         return fleets
     return sorted((_with_users(fleet, fleet.users, catalog) for fleet in fleets), key=lambda fleet: fleet.order)
 
 
-def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
+def filling(fleets: Sequence[fleet_plans.Fleet], limit: float, catalog: Catalog) -> list[fleet_plans.Fleet]:
     """Fleets resized to the power of a facility [W], the one with most users first."""
     most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
     results = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
     return sorted(results, key=lambda fleet: -fleet.users)
 
 
-def filling_copy(fleets: Sequence[Fleet], catalog: Catalog) -> list[Fleet]:
+def filling_copy(fleets: Sequence[fleet_plans.Fleet], catalog: Catalog) -> list[fleet_plans.Fleet]:
     """Fleets resized to one copy at its largest load, the one with most users first."""
-    results = [_with_users(fleet, float(fleet.plan.number(LOAD)[0]), catalog) for fleet in fleets]
+    results = [_with_users(fleet, float(fleet.plan.number(fleet_plans.LOAD)[0]), catalog) for fleet in fleets]
     return sorted(results, key=lambda fleet: -fleet.users)
 
 
-def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
+def serving(fleet: fleet_plans.Fleet, demand: fleet_plans.Demand, catalog: Catalog) -> fleet_plans.Fleet:
     """A fleet of the same copies that serves a demand."""
     users = demand.rate * float(fleet.results.number("latency")[0]) if demand.is_rate else demand.users
     return _with_users(fleet, users, catalog)
 
 
-def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
+def _with_users(fleet: fleet_plans.Fleet, users: float, catalog: Catalog) -> fleet_plans.Fleet:
     """A fleet of the same copies for a number of requests in flight."""
     result = fleet._replace(users=users)
     size = sized(result, catalog)

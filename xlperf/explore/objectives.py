@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, log
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, nearest, raise_faults
 from xlperf.base.units import MILLION, UNITS, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
@@ -252,8 +252,7 @@ def limits_of(
             limits.append(limit_of(kind, text, place, owned)._replace(probability=probability))
         except InputError as error:
             faults += error.faults
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return limits
 
 

@@ -66,10 +66,12 @@ def product_peaks(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
 
 def cache_sizes(plans: Table, models: Model) -> Array:
     """Least bytes of keys and values that a decode step of one request reads: at the end of its prompt. [B]"""
+    # Bytes of an element: as stated, else 1 beside narrow weights and 2 beside wide ones
     narrow = ~np.isin(_first_words(plans), _WIDE)
     given = np.array([str(word).split("-")[0] for word in plans.text("kv_precision").tolist()])
     width = np.array([_WIDTHS.get(word, 0.5) if word else np.nan for word in given.tolist()])
     width = np.where(np.isnan(width), np.where(narrow, 1.0, 2.0), width)
+    # Elements of a token in a layer: keys and values, or the latent vector
     own = models.num_query_groups * (models.qk_head_size + models.v_head_size)
     elements = np.where(models.latent_attention > 0.0, models.kv_lora_rank + models.qk_rope_head_size, own)
     prompt = plans.filled("prompt_length")

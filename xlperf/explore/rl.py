@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, log2, power, total
+from xlperf.base.arrays import Array, array, ceil_div, divide, exp, log, log2, power, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY, percent
 from xlperf.catalog.catalog import Catalog
@@ -21,7 +21,7 @@ from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
-from xlperf.equations.serving.sessions import mean_rollout_length, unfinished_share, weibull_scale, weibull_shape
+from xlperf.equations.serving.sessions import mean_rollout_length, unfinished_share, weibull_scale
 from xlperf.explore.fleet_plans import COUNT, with_columns
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
@@ -61,7 +61,8 @@ class Lengths(NamedTuple):
         mean, longest, variation = (
             form.value(name) for name in ("output_length", "longest_output", "length_variation")
         )
-        shape = weibull_shape(variation)
+        # C. G. Justus et al., J. Appl. Meteorology 17(3), 1978, eq. 20
+        shape = exp(-1.086 * log(np.maximum(array(variation), 0.01)))
         if not mean < float(mean_rollout_length(1e4 * longest, shape, longest)) * (1.0 - 1e-9):
             problem = f"output length {mean:,.0f} must be below the longest output {longest:,.0f}, at which all stop"
             raise InputError(Fault(form.place(0, "output_length"), problem))

@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import PLAN_TABLES, shown_columns
 from xlperf.catalog.table import Table, nowhere, place_of_row
 from xlperf.catalog.table import stacked as rows_below
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
+from xlperf.explore import objectives
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
     Bounds,
@@ -35,27 +36,6 @@ from xlperf.explore.candidates import (
     uneven_chunks,
 )
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, stacks_of
-from xlperf.explore.objectives import (
-    AT_TARGETS,
-    BEYOND_LIMITS,
-    COUNT,
-    GOOD,
-    ILLEGAL,
-    TARGETS,
-    TOO_LARGE,
-    Lead,
-    Limit,
-    Objective,
-    Search,
-    are_owned,
-    default_objective,
-    evaluated,
-    is_number_of_accelerators,
-    objective_of,
-    rival_of,
-    tightest,
-    unbeaten_rows,
-)
 from xlperf.explore.space import Part, TooMany
 from xlperf.explore.workers import worked
 
@@ -68,7 +48,7 @@ REFINED = 256  # best plans that get uneven virtual-pipeline chunks after a sear
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
 WIDTHS = (1.5, 1.03)  # ratios of successive refinements around the load of a good plan [-]
 COARSE = 0.02  # relative loss over the best plan up to which plans get a finer load [-]
-_PREDICTED = Limit._field_defaults["probability"]
+_PREDICTED = objectives.Limit._field_defaults["probability"]
 PARTS = [Part(number, 16) for number in range(16)]  # parts of a large space that processes share
 
 
@@ -90,7 +70,7 @@ class _Keys(NamedTuple):
 
     @property
     def num_good(self) -> int:
-        return int((self.kind == GOOD).sum())
+        return int((self.kind == objectives.GOOD).sum())
 
     def best(self, top: int | None) -> np.ndarray:
         """The best feasible rows in order, at most ``top``; without any the nearest one."""
@@ -102,10 +82,10 @@ class _Keys(NamedTuple):
 
 
 def search(
-    plan: Table, catalog: Catalog, objective: str = "", limits: Sequence[Limit] = (),
+    plan: Table, catalog: Catalog, objective: str = "", limits: Sequence[objectives.Limit] = (),
     values: Mapping[str, np.ndarray] | None = None, top: int | None = 1, progress: Progress | None = None,
-    lead: Lead | None = None, processes: int = 1, rivals: Sequence[str] = (), **bounds: Unpack[Bounds],
-) -> Search:  # fmt: skip
+    lead: objectives.Lead | None = None, processes: int = 1, rivals: Sequence[str] = (), **bounds: Unpack[Bounds],
+) -> objectives.Search:  # fmt: skip
     """The best of all candidates of one plan, whose ``auto`` cells the search chooses.
 
     A plan that fits and satisfies the limits and its own targets (of ttft and tpot) comes before all others; then
@@ -120,20 +100,20 @@ def search(
     - ``processes``: processes that share a large space; the answer is the same [-].
     - ``rivals``: further objectives: the result is the Pareto set of all.
     """
-    refused = [name for name in values or {} if name in TARGETS.values()]
+    refused = [name for name in values or {} if name in objectives.TARGETS.values()]
     if refused:
         raise InputError(Fault("", f"{refused[0].replace('_', ' ')} is no choice of a search: search once with each"))
-    further = tuple(rival_of(plan.kind, name) for name in rivals)
-    if is_number_of_accelerators(objective):
+    further = tuple(objectives.rival_of(plan.kind, name) for name in rivals)
+    if objectives.is_number_of_accelerators(objective):
         first = next((rival for rival in further if rival.is_result), None)  # orders plans of equal numbers
         if further:
-            further = (rival_of(plan.kind, objective), *(rival for rival in further if rival is not first))
-        objective, lead = "" if first is None else first.column.name, (COUNT, False)
-    goal = None if not objective else objective_of(plan.kind, objective, owned=True)
+            further = (objectives.rival_of(plan.kind, objective), *(rival for rival in further if rival is not first))
+        objective, lead = "" if first is None else first.column.name, (objectives.COUNT, False)
+    goal = None if not objective else objectives.objective_of(plan.kind, objective, owned=True)
     targets = (*limits, *own_targets(plan))
     top = None if further else top
 
-    def best(counts: Array | None = None) -> Search:
+    def best(counts: Array | None = None) -> objectives.Search:
         largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
         most = bounds.get("most", MOST_CANDIDATES)
         space = _Space(plan, catalog, values, counts, goal, targets, top, lead, further, largest, limits)
@@ -147,19 +127,19 @@ def search(
 
     result = best()
     while result.counts is not None:
-        near = result.counts.between(result.plans[COUNT] if further else result.plans[COUNT][:1])
-        if result.kind == ILLEGAL or not len(near):
+        near = result.counts.between(result.plans[objectives.COUNT] if further else result.plans[objectives.COUNT][:1])
+        if result.kind == objectives.ILLEGAL or not len(near):
             break
         result = _joined(result, best(near), top)
 
-    if result.kind != ILLEGAL and refused_reasons(result.plans.take([0]), catalog)[0]:
+    if result.kind != objectives.ILLEGAL and refused_reasons(result.plans.take([0]), catalog)[0]:
         result.refused = stacks_of(result.plans.take([0]))
     place = partial(place_of_row, plan.place, np.zeros(len(result.plans), dtype=np.int64))
     result.plans, result.results = replace(result.plans, place=place), replace(result.results, place=place)
     return result
 
 
-def _counted(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
+def _counted(parts: Iterable[objectives.Search], progress: Progress | None) -> Iterator[objectives.Search]:
     for part in parts:
         if progress is not None:
             progress(part.num_tried)
@@ -169,13 +149,13 @@ def _counted(parts: Iterable[Search], progress: Progress | None) -> Iterator[Sea
 class _Aim(NamedTuple):
     """The criteria that order plans."""
 
-    objective: Objective
-    limits: tuple[Limit, ...] = ()
-    lead: Lead | None = None
-    rivals: tuple[Objective, ...] = ()
+    objective: objectives.Objective
+    limits: tuple[objectives.Limit, ...] = ()
+    lead: objectives.Lead | None = None
+    rivals: tuple[objectives.Objective, ...] = ()
 
     @property
-    def goals(self) -> tuple[Objective, ...]:
+    def goals(self) -> tuple[objectives.Objective, ...]:
         """The objective and its rivals."""
         return self.objective, *self.rivals
 
@@ -183,20 +163,26 @@ class _Aim(NamedTuple):
         """Sort keys of plans with these numbers."""
         loss = self.objective.loss(results)
         memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
+        # Largest excess over a limit; infinite where there is no result
         excess = np.zeros(len(results))
         for limit in self.limits:
             excess = np.maximum(excess, limit.excess(results))
         bad = np.where(np.isnan(loss), np.inf, excess)
         unfit = [np.isnan(memory), results.number("fits") != 1.0, bad > 0.0]
-        kind = np.select(unfit, [ILLEGAL, TOO_LARGE, BEYOND_LIMITS], GOOD)
-        measure = np.select([kind == GOOD, kind == BEYOND_LIMITS, kind == TOO_LARGE], [loss, bad, memory], 0.0)
+        kind = np.select(unfit, [objectives.ILLEGAL, objectives.TOO_LARGE, objectives.BEYOND_LIMITS], objectives.GOOD)
+        # Good plans by their loss, the others by what they lack
+        measure = np.select(
+            [kind == objectives.GOOD, kind == objectives.BEYOND_LIMITS, kind == objectives.TOO_LARGE],
+            [loss, bad, memory],
+            0.0,
+        )
         ahead = plans.number(self.lead[0]) if self.lead else np.zeros(len(results))
         ahead = -ahead if self.lead and self.lead[1] else ahead
-        return _Keys(kind, np.where(kind == GOOD, ahead, 0.0), measure, np.nan_to_num(memory), rows)
+        return _Keys(kind, np.where(kind == objectives.GOOD, ahead, 0.0), measure, np.nan_to_num(memory), rows)
 
     def unbeaten(self, plans: Table, results: Table) -> np.ndarray:
         """Rows of the Pareto set of the objective and its rivals."""
-        return unbeaten_rows(np.stack([goal.loss(results, plans) for goal in self.goals], axis=-1))
+        return objectives.unbeaten_rows(np.stack([goal.loss(results, plans) for goal in self.goals], axis=-1))
 
 
 class _Space(NamedTuple):
@@ -206,35 +192,38 @@ class _Space(NamedTuple):
     catalog: Catalog
     values: Mapping[str, np.ndarray] | None
     counts: Array | None
-    goal: Objective | None
-    targets: tuple[Limit, ...]
+    goal: objectives.Objective | None
+    targets: tuple[objectives.Limit, ...]
     top: int | None
-    lead: Lead | None
-    rivals: tuple[Objective, ...]
+    lead: objectives.Lead | None
+    rivals: tuple[objectives.Objective, ...]
     most_accelerators: float
-    limits: Sequence[Limit]
+    limits: Sequence[objectives.Limit]
 
-    def best(self, part: Part) -> Search:
+    def best(self, part: Part) -> objectives.Search:
         """The best of a part of the candidates; more plans if uneven chunks follow."""
         stated = self.plan, self.catalog, self.values, self.counts
         return self.best_of(candidate_parts(*stated, part, self.most_accelerators, self.limits))
 
-    def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> Search:
+    def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> objectives.Search:
         """The best of some candidates."""
         return self.joined(
             self.ranked(
-                tried, self.goal or default_objective(self.plan, tried.searched), self._retained(tried.even), progress
+                tried,
+                self.goal or objectives.default_objective(self.plan, tried.searched),
+                self._retained(tried.even),
+                progress,
             )
             for tried in parts
         )
 
     def ranked(
-        self, tried: Candidates, objective: Objective, top: int | None, progress: Progress | None = None
-    ) -> Search:
+        self, tried: Candidates, objective: objectives.Objective, top: int | None, progress: Progress | None = None
+    ) -> objectives.Search:
         """Candidates by the criteria."""
         return ranked(tried, self.catalog, objective, self.targets, top, progress, self.lead, self.rivals)
 
-    def joined(self, parts: Iterable[Search]) -> Search:
+    def joined(self, parts: Iterable[objectives.Search]) -> objectives.Search:
         """The best of all parts, at least one."""
         return reduce(lambda known, more: _joined(known, more, self._retained(bool(more.note))), parts)
 
@@ -247,19 +236,19 @@ class _Space(NamedTuple):
         """The searched load column, "" if the load is given."""
         return open_load(self.plan, self.values or {})
 
-    def finished(self, result: Search) -> Search:
+    def finished(self, result: objectives.Search) -> objectives.Search:
         """The best of all parts, after the refinement of uneven chunks or of the load."""
         if self.load and self.top is not None and not self.rivals:
             return self._finer(result)
         if not result.note:
             return result
         more = uneven_chunks(result.plans.take(slice(REFINED)), self.catalog, result.searched)
-        if not len(more) or result.kind == ILLEGAL:
+        if not len(more) or result.kind == objectives.ILLEGAL:
             return result.taken(np.arange(min(len(result.plans), self.top or len(result.plans))))
         uneven = self.ranked(Candidates(more, result.searched), result.objective, self.top)
         return _joined(result, uneven, self.top)
 
-    def _finer(self, searched: Search) -> Search:
+    def _finer(self, searched: objectives.Search) -> objectives.Search:
         """Refine the load of the mappings that are near the best."""
         for width in WIDTHS:
             loss = np.abs(searched.objective.loss(searched.results))
@@ -276,26 +265,27 @@ class _Space(NamedTuple):
         return searched if len(searched.plans) <= (self.top or 0) else searched.taken(np.arange(self.top or 0))
 
 
-def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
+def own_targets(plan: Table, probability: float = _PREDICTED) -> list[objectives.Limit]:
     """A plan's own targets of ttft and tpot as limits on its results, with a probability; none for training."""
-    bounds = {name: plan.stated(target) for name, target in TARGETS.items() if target in plan}
+    bounds = {name: plan.stated(target) for name, target in objectives.TARGETS.items() if target in plan}
     return [
-        Limit(objective_of("inference", name).column, "<=", bound, probability)
+        objectives.Limit(objectives.objective_of("inference", name).column, "<=", bound, probability)
         for name, bound in bounds.items()
         if bound == bound
     ]
 
 
 def ranked(
-    tried: Candidates, catalog: Catalog, objective: Objective, limits: Sequence[Limit] = (), top: int | None = 1,
-    progress: Progress | None = None, lead: Lead | None = None, rivals: Sequence[Objective] = (),
-) -> Search:  # fmt: skip
+    tried: Candidates, catalog: Catalog, objective: objectives.Objective, limits: Sequence[objectives.Limit] = (),
+    top: int | None = 1, progress: Progress | None = None, lead: objectives.Lead | None = None,
+    rivals: Sequence[objectives.Objective] = (),
+) -> objectives.Search:  # fmt: skip
     """Evaluate candidates and return the best of them; arguments as of :func:`search`."""
-    plans, aim = tried.plans, _Aim(objective, tightest(limits), lead, tuple(rivals))
+    plans, aim = tried.plans, _Aim(objective, objectives.tightest(limits), lead, tuple(rivals))
     names = {goal.column.name for goal in aim.goals if goal.is_result}
     needed = names | {limit.column.name for limit in aim.limits}
     quiet = without_targets(plans, needed)
-    owned = are_owned(plans.kind, needed)
+    owned = objectives.are_owned(plans.kind, needed)
     plain = all(limit.probability == _PREDICTED for limit in aim.limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
     parts: list[Table] = []
@@ -312,7 +302,7 @@ def ranked(
         if least is not None:
             rows = by_kernels(plans, rows[: np.searchsorted(least[start:end], _loss_to_beat(keys, top), side="right")])
             if not len(rows):  # no further plan is among the best
-                counts[GOOD] += len(chosen_rows) - start
+                counts[objectives.GOOD] += len(chosen_rows) - start
                 count(len(chosen_rows) - start)
                 break
         start += len(rows)
@@ -336,9 +326,9 @@ def ranked(
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
         results_of_best = replace(parts[0], columns=columns, place=chosen.place)
     else:
-        results_of_best = evaluated(chosen, catalog, owned)
+        results_of_best = objectives.evaluated(chosen, catalog, owned)
     num_good, beyond, _, illegal = counts.tolist()
-    return Search(
+    return objectives.Search(
         plans=chosen, results=results_of_best, kind=int(every.kind[best[0]]), num_tried=len(plans),
         num_legal=len(plans) - illegal, num_fit=num_good + beyond, num_good=num_good, searched=tried.searched,
         objective=objective, limits=aim.limits, counts=tried.counts, lead=lead, note=_EVEN if tried.even else "",
@@ -348,7 +338,7 @@ def ranked(
 
 def _loss_to_beat(keys: Sequence[_Keys], top: int | None) -> float:
     """Loss of the last of the best feasible plans known; infinite if there are fewer."""
-    losses = np.sort(np.concatenate([np.zeros(0), *(each.loss[each.kind == GOOD] for each in keys)]))
+    losses = np.sort(np.concatenate([np.zeros(0), *(each.loss[each.kind == objectives.GOOD] for each in keys)]))
     return float(losses[top - 1]) if top and len(losses) >= top else np.inf
 
 
@@ -361,12 +351,12 @@ def _fitting_rows(plans: Table, catalog: Catalog, counts: np.ndarray) -> tuple[n
     rows = np.flatnonzero(fits == 1.0)
     if not len(rows):
         return every, None
-    counts[ILLEGAL] += np.count_nonzero(np.isnan(fits))
-    counts[TOO_LARGE] += np.count_nonzero(fits == 0.0)
+    counts[objectives.ILLEGAL] += np.count_nonzero(np.isnan(fits))
+    counts[objectives.TOO_LARGE] += np.count_nonzero(fits == 0.0)
     return by_kernels(plans, rows), reserved
 
 
-def _joined(known: Search, more: Search, top: int | None) -> Search:
+def _joined(known: objectives.Search, more: objectives.Search, top: int | None) -> objectives.Search:
     """The best of two searches with one objective; the second may have further numbers of accelerators."""
     plans, results = stacked([known.plans, more.plans]), stacked([known.results, more.results])
     aim = _Aim(known.objective, known.limits, known.lead, known.rivals)
@@ -385,8 +375,8 @@ def _joined(known: Search, more: Search, top: int | None) -> Search:
 
 def without_targets(plans: Table, needed: set[str]) -> Table:
     """Plans without their targets: the largest load under the targets is slow to compute and not needed here."""
-    given = {*TARGETS.values()} & {*plans.columns}
-    if not given or needed & set(AT_TARGETS):
+    given = {*objectives.TARGETS.values()} & {*plans.columns}
+    if not given or needed & set(objectives.AT_TARGETS):
         return plans
     return replace(plans, columns={name: values for name, values in plans.columns.items() if name not in given})
 
@@ -400,27 +390,28 @@ def _evaluated(
     if memory is None:
         results = _results(plans, catalog, () if reserved is None else needed, owned, reserved)
         return aim.keys(plans, results, rows), results.take
+    # Keys of plans that do not fit: their memory
     fits = np.flatnonzero(memory["fits"] == 1.0)
     known = memory.get("memory_reserved")  # known for training plans that do not fit, but not for inference
-    kind = np.where(np.isnan(memory["fits"]), ILLEGAL, TOO_LARGE)
+    kind = np.where(np.isnan(memory["fits"]), objectives.ILLEGAL, objectives.TOO_LARGE)
     used = np.zeros(len(plans)) if known is None else np.nan_to_num(known)
-    keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
+    keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == objectives.TOO_LARGE, used, 0.0), used, rows)
     if len(fits):
         plans_that_fit = plans.take(fits)
         results = _results(plans_that_fit, catalog, needed, owned, None if known is None else known[fits])
         for values, result in zip(keys, aim.keys(plans_that_fit, results, rows[fits]), strict=True):
             values[fits] = result
-    if known is None and (keys.kind == TOO_LARGE).any() and not (keys.kind < TOO_LARGE).any():
-        results = evaluated(plans, catalog, owned)  # to find the nearest plan
+    if known is None and (keys.kind == objectives.TOO_LARGE).any() and not (keys.kind < objectives.TOO_LARGE).any():
+        results = objectives.evaluated(plans, catalog, owned)  # to find the nearest plan
         return aim.keys(plans, results, rows), results.take
     if not len(fits):
-        return keys, lambda chosen: evaluated(plans.take(chosen), catalog, owned)
+        return keys, lambda chosen: objectives.evaluated(plans.take(chosen), catalog, owned)
     position = np.full(len(plans), -1)
     position[fits] = np.arange(len(fits))
 
     def results_of(chosen: np.ndarray) -> Table:
         inside = bool((position[chosen] >= 0).all())
-        return results.take(position[chosen]) if inside else evaluated(plans.take(chosen), catalog, owned)
+        return results.take(position[chosen]) if inside else objectives.evaluated(plans.take(chosen), catalog, owned)
 
     return keys, results_of
 
@@ -429,7 +420,7 @@ def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: boo
     """Results of plans that fit; only the needed numbers beside their reserved memory if these are known fast. [B]"""
     result = numbers(plans, catalog, needed) if needed and not owned and reserved is not None else None
     if reserved is None or result is None or not all(name in result for name in needed):
-        return evaluated(plans, catalog, owned)
+        return objectives.evaluated(plans, catalog, owned)
     known = {"memory_reserved": reserved, "fits": np.ones(len(plans))}
     return replace(result, columns={**known, **result.columns})
 
@@ -461,8 +452,7 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
     if not has_auto(plans):
         return Resolved(plans, {})
     faults = auto_faults(plans)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     rows = np.flatnonzero(np.logical_or.reduce(list(plans.auto.values()))).tolist()
     columns = dict(plans.columns)
     notes: dict[int, str] = {}
@@ -473,7 +463,7 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
         except InputError as error:
             faults += error.faults
             continue
-        words = result.words if result.kind == ILLEGAL else f"{result.chosen_words}: {result.words}"
+        words = result.words if result.kind == objectives.ILLEGAL else f"{result.chosen_words}: {result.words}"
         notes[row] = f"auto: {words}"
         for name in result.searched:
             values = result.plans.columns.get(name)
@@ -482,16 +472,15 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
                 columns[name][row] = values[0]
         if progress is not None:
             progress(1)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return Resolved(replace(plans, columns=columns, auto={}), notes)
 
 
 _CACHE_SIZE = 1024
-_known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Catalog, OrderedDict[object, objectives.Search]] = WeakKeyDictionary()
 
 
-def _best(plan: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
+def _best(plan: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> objectives.Search:
     """Cached search of one plan, by its values except the name and by the catalog rows that it references."""
     part = part_of(catalog, plan)
     values = tuple((name, str(column[0])) for name, column in plan.columns.items() if name != "name")

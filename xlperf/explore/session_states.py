@@ -25,6 +25,7 @@ _LOADS, _SHARES, _AGES = 16, 4, 400
 """Loads of a replica, and shares of the prompt in its cache, that are evaluated together; ages of a table. [-]"""
 _SHORTEST, _LONGEST, _STEPS = 1e-4, 1e8, 45  # bounds of the time of a turn [s], and bisection steps between them [-]
 _MOST_LOAD = 4096.0
+_LEAST_LEFT = 1e-9  # least share of a link that is left for a load: enough for no load at all [-]
 _TIMES = ("ttft", "tpot", "fits", "trust", "trust_reason")
 
 
@@ -51,25 +52,25 @@ class Sessions:
         return Sessions(turns, first if first == first else added, added, generated, common, time, variation)
 
     @property
-    def tokens(self) -> tuple[float, float, float]:
-        """Turns of a session that bring tokens, as equations take them: first, added, generated."""
-        return self.first, self.added, self.generated
+    def _idle(self) -> float:
+        """Mean tokens of its own over all turns of a session but the last."""
+        return self.first + 0.5 * (self.turns - 2.0) * self.added + 0.5 * self.turns * self.generated
 
     @property
     def prompt(self) -> tuple[float, float, float]:
-        """Mean common, own and new tokens of a prompt."""
-        own = float(equations.own_prompt_tokens(self.turns, *self.tokens))
-        return self.common, own, float(equations.new_prompt_tokens(self.turns, self.first, self.added))
+        """Mean common, own and new tokens of a prompt: of its own what earlier turns brought or got."""
+        later = self.turns - 1.0
+        return self.common, later / self.turns * self._idle, (self.first + later * self.added) / self.turns
 
     @property
     def waiting(self) -> float:
         """Mean tokens of its own that a session leaves for its next turn; of one turn what it leaves at all."""
-        return float(equations.idle_tokens(max(self.turns, 2.0), *self.tokens)) if self.turns > 1.0 else self.last
+        return self._idle if self.turns > 1.0 else self.last
 
     @property
     def last(self) -> float:
         """Tokens of its own after the last turn."""
-        return float(equations.tokens_after_turn(self.turns, *self.tokens))
+        return self.first + (self.turns - 1.0) * self.added + self.turns * self.generated
 
     @property
     def running(self) -> float:
@@ -90,28 +91,20 @@ class Sessions:
 
     def age(self, capacity: Array, rate: Array, time: Array, near: Array) -> Array:
         """Characteristic time of tiers of so many tokens at a rate of turns that take a time; ``near`` it. [s]"""
-        exact = equations.characteristic_time(
-            capacity,
-            rate,
-            time,
-            self.turns,
-            self.think_time,
-            self.think_variation,
-            self.running,
-            self.waiting,
-            self.last,
-            self.common,
-        )
+        usual, tokens = array(time) + self.think_time, (self.running, self.common)
+        exact = equations.characteristic_time(capacity, usual, lambda each: self._cached(each, rate, time, *tokens))
         return np.maximum.accumulate(np.where(near > 0.0, exact, 0.0), axis=0)
 
     def filled(self) -> tuple[Array, Array]:
         """Ages, and the tokens that the sessions of one turn a second leave in a tier up to each age."""
         share = np.linspace(0.0, 1.0, _AGES + 1)[:-1]
         ages = (self.think_time + 1.0) * (share / (1.0 - share)) * (1.0 + share / (1.0 - share))
-        tokens = equations.cached_tokens(
-            ages, 1.0, 0.0, self.turns, self.think_time, self.think_variation, 0.0, self.waiting, self.last, 0.0
-        )
-        return ages, tokens
+        return ages, self._cached(ages, 1.0, 0.0, 0.0, 0.0)
+
+    def _cached(self, age: Array, rate: Array | float, time: Array | float, running: float, common: float) -> Array:
+        """Tokens of a tier that keeps every session up to an age, at a rate of turns that take a time."""
+        thinks, kept = (self.think_time, self.think_variation), (self.waiting, self.last)
+        return equations.cached_tokens(age, rate, time, self.turns, *thinks, running, *kept, common)
 
     def within(self, age: Array) -> Array:
         """Share of the think times that are within an age."""
@@ -344,7 +337,9 @@ def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, 
         loading = np.zeros((len(tiers), *loads.shape))
         for number, tier in enumerate(tiers):
             rate = loads / time * hits[number + 1]
-            loading[number] = equations.shared_load_time(waiting, tier.bandwidth, rate, tier.latency)
+            # Loads share the link fairly (L. Kleinrock, "Queueing Systems", vol. 2, section 4.4: processor sharing).
+            free = np.maximum(tier.bandwidth - rate * waiting, _LEAST_LEFT * tier.bandwidth)
+            loading[number] = tier.latency + waiting / free
         loaded = np.maximum(loading, copy.hit) if copy.overlap else loading + copy.hit
         parts = hits[1:] * np.where(hits[1:] > 0.0, loaded, 0.0)
         missed = np.maximum(1.0 - hits.sum(axis=0), 0.0)

@@ -242,11 +242,13 @@ def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Arra
     """Largest request rates up to ``most`` within the limits, by bracketing; NaN if no rate is feasible. [request/s]"""
     values = np.where(_keeps(plans, catalog, limits, most[:, None])[:, 0], most, np.nan)
     rows = np.flatnonzero(np.isnan(values) & (most > 0.0)) if limits else np.zeros(0, dtype=np.int64)
+    # The rate lies between the largest that keeps the limits and the next that breaks them
     low, high = np.zeros(len(most)), most.copy()
     steps = power(LEAST, 1.0 - np.arange(RATES) / RATES)
     while len(rows):
         tried = low[rows, None] + (high - low)[rows, None] * steps
         keeps = _keeps(plans.take(rows), catalog, limits, tried)
+        # Last of the tried rates that keeps the limits, and the one after it: the next bracket
         last = np.where(keeps.any(axis=1), RATES - 1 - np.argmax(keeps[:, ::-1], axis=1), -1)
         after = np.append(tried, high[rows, None], axis=1)[np.arange(len(rows)), last + 1]
         reached = last >= 0

@@ -272,6 +272,7 @@ class Space:
             values, number, distinct = stated.tolist(), None, None
         if blank is None or not (stated is None or "mode" in self.asked):
             blank = np.zeros(len(self), dtype=bool)
+        # Values to try, listed once per distinct number: list k stands in ``flat`` from ``starts[k]`` on
         numbers, which = np.unique(np.where(blank, -1.0, 0.0 if number is None else number), return_inverse=True)
         lists: list[Sequence[Any]] = [
             [float("nan")] if number_ < 0.0 else values(number_) if callable(values) else values
@@ -285,10 +286,12 @@ class Space:
         applied: set[int] = set()
         for start in range(0, len(self), _BATCH):
             batch = which[start : start + _BATCH]
+            # Each combination of the batch beside each of its values
             index = np.repeat(np.arange(start, start + len(batch)), sizes[batch])
             first = np.repeat(np.cumsum(sizes[batch]) - sizes[batch], sizes[batch])
             tried = flat[np.repeat(starts[batch], sizes[batch]) + np.arange(len(index)) - first]
             plan = self.record(self, index, {name: tried})
+            # Rules that can be told by now: those of the caller, then those of the plan
             good = np.ones(len(index), dtype=bool)
             for keeps in (legal, distinct):
                 if keeps is not None:
@@ -309,6 +312,7 @@ class Space:
         self.rules = [pair for place, pair in enumerate(self.rules) if place not in applied]
         self.keep(np.concatenate(index_parts))
         self.found[name] = np.concatenate(result)
+        # Processes that share a search take their part once there are enough combinations
         if len(self) >= SPLIT and not self._split:
             self._split = True
             before, after = self.part.number, self.part.number + 1

@@ -28,7 +28,6 @@ from xlperf.equations.hardware.failures import (
     asynchronous_interval,
     checkpoint_interval,
     domain_failure_rate,
-    domain_unavailability,
     down_shares,
     running_rate,
     tiered_goodput,
@@ -130,7 +129,9 @@ class Work:
         return float(np.add.reduce(rates))
 
     def _down(self, one: Domain) -> float:
-        return float(domain_unavailability(one.mtbf, one.repair + self.restart))
+        """Share of the time that one failure domain is down. [-]"""
+        repair = one.repair + self.restart
+        return repair / (one.mtbf + repair)
 
     @cached_property
     def unit_down(self) -> float:

@@ -23,23 +23,11 @@ from xlperf.catalog.table import Table
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.tables import fitting, numbers
 from xlperf.equations.plan.dimensions import RANKS
+from xlperf.explore import objectives
 from xlperf.explore.candidates import Candidates, candidates, uneven_chunks
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of, started
 from xlperf.explore.money import cost_words, fastest_fed, hours_of, lacking_words, run_beyond_power, stated_prices
-from xlperf.explore.objectives import (
-    GOOD,
-    PLAN,
-    TOO_LARGE,
-    Answer,
-    Search,
-    no_answer,
-    objective_of,
-    one_plan,
-    short_name,
-    short_of_memory,
-    slower,
-)
 from xlperf.explore.owning import owned_run
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
@@ -122,11 +110,11 @@ def in_whole_batches(plans: Table, replicas: Array, batch: float) -> Table:
     return with_columns(plans, micro_batch_size=micro, global_batch_size=whole)
 
 
-def best_mapping(plan: Table, catalog: Catalog) -> Search:
+def best_mapping(plan: Table, catalog: Catalog) -> objectives.Search:
     """The fastest mapping of a training plan that fits and that its software starts; offload if nothing else fits."""
     open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
     precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
-    result: Search | None = None
+    result: objectives.Search | None = None
     for offload in (0.0, 1.0):
         asked = plan
         if "offload_optimizer" in plan.auto and plan.auto["offload_optimizer"][0]:
@@ -144,12 +132,12 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
     return replace(result, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
 
 
-def _better(first: Search, second: Search) -> bool:
+def _better(first: objectives.Search, second: objectives.Search) -> bool:
     times = [search.results.number("step_time")[0] for search in (first, second)]
     return first.kind < second.kind or (first.kind == second.kind and bool(times[0] < times[1]))
 
 
-def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[Search, Table]:
+def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[objectives.Search, Table]:
     """The fastest mapping with the precision of a plan, and its fastest degrees, among ``known`` ones if given."""
     shapes = [name for name, mask in plan.auto.items() if mask[0] and name not in DEGREES]
     blank = {"recompute": "none", "zero_stage": _least_sharding(plan)}
@@ -190,7 +178,7 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
             fastest = np.argsort(times, kind="stable")[:KEPT]
             best_of_blocks.append(rows.take(fastest))
             best = min(best, float(times[fastest[0]]))
-    goal = objective_of("training", "step_time")
+    goal = objectives.objective_of("training", "step_time")
     searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
     last = stacked(best_of_blocks) if best_of_blocks else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
     if best_of_blocks:
@@ -241,6 +229,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     which = np.tile(np.arange(len(choices)), len(plans))
     share, zero = (np.array([way[place] for way in choices], dtype=np.float64)[which] for place in (2, 3))
     stages = taken.filled("pipeline_parallel")
+    # Recomputation of each way, in layers of a stage
     columns: dict[str, object] = {
         "recompute": np.array([way.recompute for way in choices], dtype=object)[which],
         "recompute_modules": np.array([way.modules for way in choices], dtype=object)[which],
@@ -249,6 +238,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     if not (np.isnan(zero).all() and "zero_stage" in taken):
         columns["zero_stage"] = zero
     least = choices[0].zero
+    # A deeper ZeRO stage has no pipeline, and a share of the layers needs stages of one chunk
     deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
     legal = (~deeper | (stages == 1.0)) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
     return with_columns(taken, **columns).take(np.flatnonzero(legal))
@@ -283,7 +273,7 @@ GRAPHS = {"graphs": "layers"}
 _UNMEASURED = "A training stack of which no run is published"
 
 
-def train_answer(form: Table, catalog: Catalog) -> Answer:
+def train_answer(form: Table, catalog: Catalog) -> objectives.Answer:
     """The fastest mapping of a form's training run, with its time, cost and memory."""
     names = ("num_accelerators", "deadline", "facility_power_limit")
     count, deadline, limit = (float(form.number(name)[0]) for name in names)
@@ -295,39 +285,41 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
         problem = "num accelerators, a deadline or a facility power limit must be given"
         raise InputError(Fault(form.place(0, "num_accelerators"), problem))
     result = _fewest(form, deadline, catalog)
-    if result.kind != GOOD:
+    if result.kind != objectives.GOOD:
         return _refused(result)
     if _keeps(result, deadline):
         return _powered(form, result, catalog)
     count = float(result.plans.number("num_accelerators")[0])
-    days, words = result.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
-    return no_answer(f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch")
+    days, words = result.results.number("run_time")[0] / DAY, objectives.short_name(str(form.text("accelerator")[0]))
+    return objectives.no_answer(
+        f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
+    )
 
 
-def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
+def _powered(form: Table, searched: objectives.Search, catalog: Catalog) -> objectives.Answer:
     """The answer of a mapping within the facility power limit; else the reason, and the run that the limit feeds."""
     limit = float(form.number("facility_power_limit")[0])
     answer = _run(form, searched, catalog)
-    if searched.kind != GOOD or limit != limit:
+    if searched.kind != objectives.GOOD or limit != limit:
         return answer
     if answer["power"] <= limit:
         each = answer["power"] / answer["accelerators"]
         return answer | {"accelerators_in_power": float(np.floor(limit / each * (1.0 + 1e-9)))}
     fed = _fed(form, catalog)
-    return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == GOOD else {})
+    return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == objectives.GOOD else {})
 
 
-def _fed(form: Table, catalog: Catalog) -> Search:
+def _fed(form: Table, catalog: Catalog) -> objectives.Search:
     """The fastest run that the facility power limit feeds."""
     limit = float(form.number("facility_power_limit")[0])
     return fastest_fed(limit, *_promising(form, catalog), partial(_mapped, form, catalog=catalog))
 
 
-def _keeps(searched: Search, deadline: float) -> bool:
-    return searched.kind == GOOD and bool(searched.results.number("run_time")[0] <= deadline)
+def _keeps(searched: objectives.Search, deadline: float) -> bool:
+    return searched.kind == objectives.GOOD and bool(searched.results.number("run_time")[0] <= deadline)
 
 
-def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
+def _fewest(form: Table, deadline: float, catalog: Catalog) -> objectives.Search:
     """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
 
     Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
@@ -339,10 +331,10 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
     while True:
         result = _mapped(form, float(counts[min(place, last)]), catalog)
         place = int(np.searchsorted(counts, 4.0 * counts[min(place, last)]))
-        if result.kind == GOOD or place > last:
+        if result.kind == objectives.GOOD or place > last:
             break
     best = result
-    if result.kind != GOOD:
+    if result.kind != objectives.GOOD:
         return result
     work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
     first = EFFICIENT * work / deadline
@@ -354,7 +346,9 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
             spread = np.unique(np.linspace(0, len(between) - 1, MOST_TURNS // 2).astype(np.intp))
             fewer = (_mapped(form, each, catalog) for each in between[spread if len(between) else slice(0)].tolist())
             return next((run for run in fewer if _keeps(run, deadline)), result)
-        faster = result.kind == GOOD and result.results.number("run_time")[0] < best.results.number("run_time")[0]
+        faster = (
+            result.kind == objectives.GOOD and result.results.number("run_time")[0] < best.results.number("run_time")[0]
+        )
         best = result if faster else best
     return best
 
@@ -409,18 +403,18 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns |= {**_started(form, software, catalog), **stated_prices(form)}
     known = form.schema.by_name
     columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
-    return one_plan("training", columns, (*SEARCHED, "precision"), form)
+    return objectives.one_plan("training", columns, (*SEARCHED, "precision"), form)
 
 
-def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
+def _mapped(form: Table, count: float, catalog: Catalog) -> objectives.Search:
     plan = _plan(form, count, catalog)
     result = best_mapping(plan, catalog)
     switches = flagged(str(plan.text("software")[0]), GRAPHS)
-    return switched(result, catalog, switches) if result.kind == GOOD else result
+    return switched(result, catalog, switches) if result.kind == objectives.GOOD else result
 
 
-def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
-    if searched.kind != GOOD:
+def _run(form: Table, searched: objectives.Search, catalog: Catalog) -> objectives.Answer:
+    if searched.kind != objectives.GOOD:
         return _refused(searched)
     plan, results = searched.plans, searched.results
     names = (
@@ -428,9 +422,9 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
         "memory_reserved", "memory_capacity", "cost_per_million_tokens", "energy_per_token",
         "carbon_per_million_tokens",
     )  # fmt: skip
-    answer: Answer = {name: float(results.number(name)[0]) for name in names}
-    answer |= {"power": float(results.number("grid_power")[0]), PLAN: plan}
-    longer = slower(results, "step_time", catalog)
+    answer: objectives.Answer = {name: float(results.number(name)[0]) for name in names}
+    answer |= {"power": float(results.number("grid_power")[0]), objectives.PLAN: plan}
+    longer = objectives.slower(results, "step_time", catalog)
     answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
     answer["mfu"] /= longer
     chosen = results_of("train").by_name
@@ -483,8 +477,8 @@ def _switched_words(plan: Table) -> str:
     return "".join(f", {words[name].format(plan.text(name)[0])}" for name in words if name in plan)
 
 
-def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
-    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+def _training_sentence(form: Table, answer: objectives.Answer, cost: str) -> str:
+    accelerator, model = objectives.short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
     tokens, time = form.number("training_tokens")[0] / TERA, answer["run_time"]
     many = f"{tokens:,.3g} T" if tokens >= 0.01 else f"{1000.0 * tokens:,.3g} B"
     lasts = f"{time / DAY:,.1f} days" if time >= DAY else f"{time / HOUR:,.3g} h"
@@ -494,12 +488,12 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
     )
 
 
-def _refused(search: Search) -> Answer:
+def _refused(search: objectives.Search) -> objectives.Answer:
     """The reason why no mapping fits or is legal, from the nearest one, and the remedy."""
     count, reason = float(search.plans.number("num_accelerators")[0]), str(search.results["reason"][0]).split(";")[0]
     stated = " and ".join(name.replace("_", " ") for name in SEARCHED if name not in search.searched)
-    remedies = ["more accelerators"] * (search.kind == TOO_LARGE) + [f"{stated} left open"] * bool(stated)
+    remedies = ["more accelerators"] * (search.kind == objectives.TOO_LARGE) + [f"{stated} left open"] * bool(stated)
     would = f"; {' or '.join(remedies)} may do" if remedies else ""
-    words = short_of_memory(count, short_name(search.plans.text("accelerator")[0]), reason)
+    words = objectives.short_of_memory(count, objectives.short_name(search.plans.text("accelerator")[0]), reason)
     words = f"on {count:,.0f} accelerator{'s' * (count != 1.0)}: {reason}" if words == reason else words
-    return no_answer(words + would)
+    return objectives.no_answer(words + would)

@@ -18,21 +18,10 @@ from xlperf.catalog.cells import factorise
 from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.engine.software import peak_names
+from xlperf.explore import vary
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
 from xlperf.explore.objectives import TIMES, Limit, Search, band_factor, is_rate, objective_of
 from xlperf.explore.sweep import BLOCK, Sweep
-from xlperf.explore.vary import (
-    LATIN_HYPERCUBE,
-    RANDOM,
-    REACHED,
-    SHEETS,
-    TRIANGULAR,
-    UNIFORM,
-    Sampling,
-    Varied,
-    normal_scores,
-    uniforms,
-)
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
@@ -64,7 +53,7 @@ class Uncertainty:
         return objective_of(self.sweep.plans.kind, self.result, "--result", self.sweep.owned).column
 
     @cached_property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> vary.Sampling:
         """Number, method and seed of the draws."""
         if self.sweep.sampling is None:
             raise ValueError("no sampling")
@@ -94,7 +83,7 @@ class Uncertainty:
     def _shares(self) -> Array:
         """Quantiles at which each input is drawn, (inputs, draws)."""
         index = np.arange(self.sampling.number)
-        shares = [uniforms(self.sampling, place, index) for place in range(self.sweep.num_inputs)]
+        shares = [vary.uniforms(self.sampling, place, index) for place in range(self.sweep.num_inputs)]
         return np.array(shares).reshape(-1, len(index))
 
     @cached_property
@@ -103,7 +92,7 @@ class Uncertainty:
         index = np.arange(self.sampling.number)
 
         def drawn(place: int) -> Array:
-            return normal_scores(uniforms(self.sampling, place, index))
+            return vary.normal_scores(vary.uniforms(self.sampling, place, index))
 
         common = {group: drawn(_BAND_INPUT + group) for group in dict.fromkeys(self._groups.tolist())}
         shared = SHARED[self.sweep.plans.kind]
@@ -200,11 +189,13 @@ class Uncertainty:
 
         def gain(classes: np.ndarray, values: Array) -> float:
             known = np.isfinite(values)
+            # Mean loss of each plan in each class of draws; NaN draws do not count
             sums = np.zeros((len(values), classes.max() + 1))
             for row, draws_of_plan in enumerate(values):
                 sums[row] = np.bincount(classes[known[row]], draws_of_plan[known[row]], sums.shape[1])
             numbers = np.array([np.bincount(classes[row], minlength=sums.shape[1]) for row in known])
             means = sums / np.maximum(numbers, 1)
+            # Gain of the best plan of each class over the plan that is best overall
             chosen = int(np.argmin(sums.sum(axis=1) / numbers.sum(axis=1)))
             return float(np.mean(means[chosen] - means.min(axis=0)))
 
@@ -225,6 +216,7 @@ class Uncertainty:
         it before the choice of a plan.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
+        # Two draws per input: it alone at its 5th and at its 95th percentile, all others at their medians
         shares = np.full((count, 2 * count), 0.5)
         for place in range(count):
             shares[place, 2 * place : 2 * place + 2] = 0.05, 0.95
@@ -232,6 +224,7 @@ class Uncertainty:
         first, total = self._sobol(number) if number else (np.full((plans, count), np.nan),) * 2
         low, high = ends[:, 0::2], ends[:, 1::2]
         swing = np.abs(high - low)
+        # Inputs of each plan by the swing of its result
         order = np.argsort(-swing, axis=1, kind="stable")
 
         def flat(values: np.ndarray) -> np.ndarray:
@@ -257,7 +250,7 @@ class Uncertainty:
 
     def _inputs_at(self, shares: Array) -> tuple[Array, Array]:
         """The result with all inputs at quantiles, the band last, (plans, draws)."""
-        scores = np.broadcast_to(normal_scores(shares[-1]), (len(self.sweep.plans), shares.shape[1]))
+        scores = np.broadcast_to(vary.normal_scores(shares[-1]), (len(self.sweep.plans), shares.shape[1]))
         return self._at(shares[: self.sweep.num_inputs], scores if self.banded else None)
 
     def _sobol(self, number: int) -> tuple[Array, Array]:
@@ -265,10 +258,10 @@ class Uncertainty:
         from scipy.stats import sobol_indices  # slow to import
 
         count = len(self.inputs)
-        sampling = Sampling(number, RANDOM, self.sampling.seed)
+        sampling = vary.Sampling(number, vary.RANDOM, self.sampling.seed)
         index = np.arange(number)
         first_shares, second_shares = (
-            np.array([uniforms(sampling, 2 * place + turn, index) for place in range(count)]) for turn in (0, 1)
+            np.array([vary.uniforms(sampling, 2 * place + turn, index) for place in range(count)]) for turn in (0, 1)
         )
         mixed = [np.where(np.arange(count)[:, None] == place, second_shares, first_shares) for place in range(count)]
         values, _ = self._inputs_at(np.concatenate([first_shares, second_shares, *mixed], axis=1))
@@ -283,29 +276,29 @@ class Uncertainty:
         return first, total
 
 
-def usual_ranges(plans: Table, catalog: Catalog) -> tuple[Varied, ...]:
+def usual_ranges(plans: Table, catalog: Catalog) -> tuple[vary.Varied, ...]:
     """Ranges of -10 to +10 % for the inputs that dominate most plans: rates, memory, links, the rental price."""
     peaks = dict.fromkeys(peak_names(plans, catalog))
     names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
     names += [("accelerators", peak) for peak in peaks]
     names += [("networks", "link_bandwidth"), ("prices", "rental_price")]
-    return tuple(Varied(sheet, name, np.array([0.9, 1.1]), True, UNIFORM) for sheet, name in names)
+    return tuple(vary.Varied(sheet, name, np.array([0.9, 1.1]), True, vary.UNIFORM) for sheet, name in names)
 
 
-def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
+def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[vary.Varied] = ()) -> tuple[vary.Varied, ...]:
     """Triangular factors of numbers with low and high values in the sheets, the widest of the named rows."""
     excluded = {(varied.sheet, varied.name) for varied in without}
     for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied in without}).items():
         excluded |= {(sheet, name) for name in names}
     named = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     derived = (catalog.tables["accelerators"].text("device")[named] != "").any()
-    results: list[Varied] = []
-    for sheet in SHEETS if derived else (sheet for sheet in SHEETS if sheet not in REACHED):
+    results: list[vary.Varied] = []
+    for sheet in vary.SHEETS if derived else (sheet for sheet in vary.SHEETS if sheet not in vary.REACHED):
         table = catalog.tables[sheet]
         for name in uncertain_columns(table):
             if (sheet, name) in excluded:
                 continue
-            varied = Varied(sheet, name, np.ones(1), True)
+            varied = vary.Varied(sheet, name, np.ones(1), True)
             try:
                 rows = sheet_rows(catalog, plans, varied)
             except InputError:  # no row of this sheet
@@ -315,7 +308,7 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
             low, base, high = (values_in_case(table, name, case)[rows] for case in ("low", "base", "high"))
             ends = np.nanmin(low / base, initial=1.0), np.nanmax(high / base, initial=1.0)
             if len(rows) and not np.isnan(base).any() and ends[0] < ends[1]:
-                results.append(replace(varied, values=np.array([ends[0], 1.0, ends[1]]), shape=TRIANGULAR))
+                results.append(replace(varied, values=np.array([ends[0], 1.0, ends[1]]), shape=vary.TRIANGULAR))
     return tuple(results)
 
 
@@ -342,7 +335,7 @@ def robust(
     searched: Search,
     catalog: Catalog,
     measure: str,
-    varied: Sequence[Varied] = (),
+    varied: Sequence[vary.Varied] = (),
     draws: int = FUTURES,
     seed: int = 0,
     top: int | None = None,
@@ -356,9 +349,10 @@ def robust(
     """
     plans = searched.plans.take(slice(MOST_DRAWN))
     name, larger = searched.objective.column.name, searched.objective.larger
-    sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
+    sampling = vary.Sampling(draws, vary.LATIN_HYPERCUBE, seed)
     study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, searched.limits)
     values, fits = study.draws
+    # Loss of each plan in each draw, infinite where it does not fit, and its distance from the best plan of the draw
     usable = np.where(fits == 1.0, values, np.nan)
     loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
     best = loss.min(axis=0)
@@ -367,6 +361,7 @@ def robust(
     probable = (fits == 1.0).mean(axis=1)
     p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
     measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
+    # Order: plans that fit surely, then the lead (a number of accelerators), then the measure, then as searched
     score = np.where(probable >= _SURE, measures[measure], np.inf)
     score = np.where(np.isnan(score), np.inf, score)
     lead = np.zeros(len(score))
@@ -391,6 +386,7 @@ def robust(
     if np.isinf(score[order[0]]):
         limits = " and keeps the limits" if searched.limits else ""
         words += f"; none of them fits{limits} in {percent(_SURE, 0)} of the draws"
+    # Runners-up that the first plan leads in too few draws to be told apart
     ahead = (first < loss[order[1:5]]).mean(axis=1)
     alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
     if alike > 1:

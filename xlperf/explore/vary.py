@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, exp
-from xlperf.base.errors import Fault, InputError, OptionError, nearest
+from xlperf.base.errors import Fault, InputError, OptionError, nearest, raise_faults
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header, shown
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema
@@ -155,8 +155,7 @@ def read_values(kind: str, lines: Sequence[tuple[object, Sequence[object]]], pla
         elif not results and not faults:
             faults.append(Fault(place, f"{field.words} has no values to try"))
         values[field.column.name] = field.column.array(results)
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return values
 
 
@@ -207,8 +206,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
         values = read_values(kind, stated, place)
     except InputError as error:
         faults += error.faults
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     columns = list(values.items())
     for position, column in ranges.items():  # in the order of the lines
         columns.insert(position, column)
@@ -334,12 +332,11 @@ def _mixed(values: np.ndarray, key: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         words = (values.astype(np.uint64) + np.uint64(1)) * step
         words = words ^ (np.uint64(key % 2**64) * np.uint64(0xD1342543DE82EF95) + step)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-        words = words ^ (words >> np.uint64(31))
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-        return np.asarray(words ^ (words >> np.uint64(31)))
+        for _ in range(2):
+            for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+                words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+            words = words ^ (words >> np.uint64(31))
+    return np.asarray(words)
 
 
 def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:

@@ -1,4 +1,4 @@
-"""Files of a model of Hugging Face: configuration, number of weights and model type.
+"""Files of a model of Hugging Face: configuration, number of weights and model type; params.json of Meta and Mistral.
 
 ``hugging_face.csv``: properties that the code of a type adds, or why no row expresses it.
 ``hugging_face_defaults.csv``: defaults of the configuration classes of transformers 5.24, the type of the language part
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.csv_files import read_text
-from xlperf.interop.params_files import with_published_names
 
 _LARGEST = 64 * 2**20  # bytes of a configuration, or of the header of a file of weights, at the most. [B]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_LARGEST_DIMENSION = 2**30  # of a params.json [-]
 
 
 def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
@@ -268,3 +268,31 @@ def named_layers(config: Mapping[str, Any]) -> frozenset[int]:
     """
     named = config.get("moe_layers_enum", config.get("moe_layer_list"))
     return frozenset(map(int, re.findall(r"\d{1,6}", str(named)[:_LONGEST_LIST])))
+
+
+def with_published_names(config: dict[str, Any]) -> dict[str, Any]:
+    """Names of the params.json of Meta and Mistral as a config.json has them; any other configuration as it is.
+
+    >>> params = {"dim": 8192, "n_layers": 80, "multiple_of": 4096, "ffn_dim_multiplier": 1.3}
+    >>> with_published_names(params)["intermediate_size"]
+    28672
+    """
+    stated = [config.get("dim"), config.get("ffn_dim_multiplier", 1), config.get("multiple_of", 256)]
+    numbers = [float(value) for value in stated if isinstance(value, (int, float)) and 0 < value < _LARGEST_DIMENSION]
+    if "model_type" in config or "q_lora_rank" in config or "n_layers" not in config or len(numbers) < len(stated):
+        return config
+    width, factor, multiple = numbers
+    names = {
+        "dim": "hidden_size",
+        "hidden_dim": "intermediate_size",
+        "n_kv_heads": "num_key_value_heads",
+        "tied_embeddings": "tie_word_embeddings",
+        "ffn_dim_multiplier": "_",
+        "multiple_of": "__",
+    }
+    experts = config.get("moe")
+    result = {names.get(key, key): value for key, value in config.items() if key != "moe" or not experts}
+    least = int(factor * int(8.0 * width / 3.0))  # llama/model.py FeedForward
+    result.setdefault("intermediate_size", int(multiple * -(-least // multiple)))
+    more = dict(experts) if isinstance(experts, Mapping) else {}
+    return {**result, **more, "model_type": "mixtral" if more else "llama"}

@@ -65,7 +65,7 @@ from xlperf.interop.launch_text import (
     logged_settings,
     settings_of,
 )
-from xlperf.interop.launch_told import defaults_of_others, fit, models_started, told_by
+from xlperf.interop.launch_told import Told, defaults_of_others, fit, models_started, told_by
 from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
@@ -251,8 +251,11 @@ def read_launch(
     that it lacks. ``beside``: folder for configurations that it refers to. InputError if no stack recognises the text,
     a value is wrong, a column is missing, or a setting that moves a result is not read.
     """
-    read, whole = commands_of(text, name, stack, given), text
+    whole, read = text, commands_of(text, name, stack, given)
     text, given, stack, groups, logged, lines, own_lines = read[:7]
+    kind = flags(stack)[0].kind
+
+    # Values that the commands set: of the servers or the run, and of a separate prefill pool.
     parts = parts_of(groups[0])
     told, first = told_by([parts.main, *groups[1:]], stack), told_by([parts.prefill], stack)
     started = models_started([parts.main, *groups[1:]], stack)
@@ -262,13 +265,16 @@ def read_launch(
     told.open.extend(first.open)
     if "@model" in told.values:
         told.values["@model"] = mounted(whole[:MOST_TEXT], told.values["@model"])
-    of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
+
+    # Values of files that they refer to; the lines of steps of a log do not say which flags were given.
     notes: list[str] = []
-    if lines.stack and logged in ([], lined_settings(lines)):  # lines of steps do not say which flags were given
+    of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
+    if lines.stack and logged in ([], lined_settings(lines)):
         told.values.setdefault("@handed", name)
         notes.append(f"is a log without arguments of {stack}: settings that --set does not give have xlperf's defaults")
     of_reference += _options(told.values, text, stack, beside, notes)
-    kind = flags(stack)[0].kind
+
+    # The plan of the values of both pools; columns that the user gives or that the text marks come last.
     columns = _columns_of(given or {}, kind, text)
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"@mentioned": mentioned_models(f"{name}\n{text}"), **({"model": model} if model else {})}
@@ -278,46 +284,57 @@ def read_launch(
     alike = {"model": plan["model"]} if "model" in plan else {}
     pools = plan_of(stack, {**first.values, **alike}) if parts.prefill else {}
     plan = with_pools(plan, parts.copies, pools, parts.prefill_copies) | columns
-    rules = [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD and key != LACKS]
+    lacks, rules = (
+        plan.pop(LACKS, ""),
+        [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD],
+    )
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
     parted = [line.partition("=") for line in own_lines]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
-    plan |= marked
-    lacks = plan.pop(LACKS, "")
-    if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
-        lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
-    rules += [f"{name}={value}" for name, value in uneven_stages(text)]
-    named = (*_LAUNCHERS, *(_NAMES if kind == "training" or read.guessed else ()), "@handed")
-    settings = (*told.values, *(column for _, column in told.open))
-    own_values = [key for key in settings if key not in named and not key.startswith(("@sign ", "@array "))]
-    elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
-    fewest = FEWEST_GUESSED if read.guessed and kind == "training" and not elsewhere else 1
-    if len(own_values) < fewest and not marked and not lines.stack:
-        if "@beside" in told.values and not (told.scripts or told.started):
-            problem = f"states no setting of a training run: {last(told.values['@beside'])} does not train"
-            raise InputError(Fault(name, problem))
-        claimed(whole, Config("", []), [], name)  # raises for one that is not read
-        raise _no_flag(name, text, [*told.scripts, *told.started], any(key in _NAMES for key in told.values))
-    plan = {column: value for column, value in plan.items() if value != ""}
+    plan = {column: value for column, value in (plan | marked).items() if value != ""}
     given_columns = columns.keys() | marked.keys()
+    if not marked and not lines.stack:
+        _check_settings(told, read, whole, name)
+
+    # Values without a meaning here: that the user has to give, that move a result, and the others.
     counted = kind == "training" and len(_LAUNCHERS & told.values.keys()) == 1 and "num_accelerators" not in told.values
     open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts, counted)]
     off = switched_off(one for texts in groups for group in texts for one in group)
     unknown = [] if logged and stack in (*stacks(), lines.stack) else [*dict.fromkeys(told.unknown)]
     kinds = {words: "moves" if words in told.handed else kind_of(words, off) for words in unknown}
-    unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
-    unread = [words for words in unread if not given_instead(words, given_columns)]
+    moving = [words for words, effect in kinds.items() if effect == "moves"]
+    uneven = [f"{name}={value}" for name, value in uneven_stages(text)]
+    unread = [words for words in (*moving, *rules, *uneven, *of_reference) if not given_instead(words, given_columns)]
+    if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
+        lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
     if not partial:
         if lacks and not unread and open_ and all("MODEL" in words for words in open_):
             raise InputError(Fault(name, lacks))
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
+
     notes += _assumed(plan, text, whole) if kind == "inference" else ()
     notes += defaults_of_others(told, given_columns, text if MARK not in text else "")
-    unknown = [words for words in unknown if not kinds[words]]
-    return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
+    harmless = [words for words in unknown if not kinds[words]]
+    return Launch(_plan_table(kind, plan, name, open_, lacks), harmless, open_, unread, notes)
+
+
+def _check_settings(told: Told, read: Commands, whole: str, name: str) -> None:
+    """InputError if a text sets nothing of a run but its launcher and its name, or too little for a guessed stack."""
+    training = flags(read.stack)[0].kind == "training"
+    named = (*_LAUNCHERS, *(_NAMES if training or read.guessed else ()), "@handed")
+    settings = (*told.values, *(column for _, column in told.open))
+    own_values = [key for key in settings if key not in named and not key.startswith(("@sign ", "@array "))]
+    elsewhere = {"@handed", "@config"} & told.values.keys()  # settings of another file, which a note names
+    if len(own_values) >= (FEWEST_GUESSED if read.guessed and training and not elsewhere else 1):
+        return
+    if "@beside" in told.values and not (told.scripts or told.started):
+        problem = f"states no setting of a training run: {last(told.values['@beside'])} does not train"
+        raise InputError(Fault(name, problem))
+    claimed(whole, Config("", []), [], name)  # raises for one that is not read
+    raise _no_flag(name, read.text, [*told.scripts, *told.started], any(key in _NAMES for key in told.values))
 
 
 def _assumed(plan: Stated, text: str, whole: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ from xlperf.addin.cells import block_of, read_block, solved
 from xlperf.addin.handles import content_of, handle_of
 from xlperf.addin.worker import Engine
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.catalog import schema
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
@@ -289,8 +289,7 @@ def read_parts(path: str | Path) -> dict[str, package.Cells]:
             blank = [None] * len(missing)
             kept = [[*row, *blank] for row in rows if not all(map(is_blank, row))]
             by_name[part.sheet] = [[*header, *missing], *kept]
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     return by_name
 
 

@@ -30,7 +30,7 @@ from openpyxl.xml import functions as xml
 
 from xlperf.addin.cells import CellError
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, raise_faults
 from xlperf.base.files import replaced
 from xlperf.catalog.read import read_catalog_tables, read_plans
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
@@ -502,8 +502,7 @@ def read_cells(path: Path, text_columns: Mapping[str, bool]) -> Cells:
         for number, row in enumerate(rows, start=2)
         if len(row) != len(header)
     ]
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     are_text = [text_columns.get(name, False) for name in header]
     return [list(header), *([text_cell(cell, word) for cell, word in zip(row, are_text, strict=True)] for row in rows)]
 
@@ -535,8 +534,7 @@ def read_rows(folder: Path) -> dict[str, Table]:
         read, more = read_catalog_tables(path, required=False)
         tables |= {table.kind: table for table in read}
         faults += more
-    if faults:
-        raise InputError(faults)
+    raise_faults(faults)
     for kind in PLAN_TABLES:
         tables |= {table.kind: table for table in read_plans(folder / f"{kind}.csv", kind=kind)}
     return tables

@@ -26,17 +26,7 @@ from xlperf.catalog.schema import (
     table_schema,
 )
 from xlperf.catalog.table import CASES
-from xlperf.workbook.data_sheets import (
-    BLANK_ROWS,
-    DATA_SHEETS,
-    HEADER_ROW,
-    LIVE_RESULTS,
-    SCENARIO,
-    VERDICT,
-    alarm,
-    column_reference,
-    sheet_columns,
-)
+from xlperf.workbook import data_sheets
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import Axis, Page
 from xlperf.workbook.package import data_rows
@@ -131,7 +121,7 @@ def _note(sheet: Worksheet, place: str, words: str) -> None:
 
 
 def _column(kind: str, name: str) -> str:
-    return column_reference(table_schema(kind).by_name.get(name) or results_of(kind).by_name[name])
+    return data_sheets.column_reference(table_schema(kind).by_name.get(name) or results_of(kind).by_name[name])
 
 
 def _hour_place(number: int, row: int, words: str) -> str:
@@ -150,7 +140,7 @@ def _hour_place(number: int, row: int, words: str) -> str:
         result = f'IF({result}="","",{result})'
         for case in (case for case in CASES if f"{column}_{case}" in table_schema("prices").by_name):
             cell = f"INDEX({_column('prices', f'{column}_{case}')},{number})"
-            result = f'IF(AND({SCENARIO}="{case}",{cell}<>""),{cell},{result})'
+            result = f'IF(AND({data_sheets.SCENARIO}="{case}",{cell}<>""),{cell},{result})'
         return f'IF({name}="","",{result})'
     if what == "chosen":
         result = _hour_place(number, row, f"priced {column}")
@@ -194,26 +184,31 @@ def cost_charts(book: Any, live: Live) -> None:
         parts = grouped(f"{kind}_results", own["parts"])
         sheet = book[kind]
         edges: Any = range_boundaries(sheet.tables[kind].ref)
-        last = edges[3] - BLANK_ROWS
-        if last <= HEADER_ROW or sheet.cell(HEADER_ROW + 1, 1).value is None:
+        last = edges[3] - data_sheets.BLANK_ROWS
+        if last <= data_sheets.HEADER_ROW or sheet.cell(data_sheets.HEADER_ROW + 1, 1).value is None:
             continue
         values = live.formulas.values.get(kind, {})
-        for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
+        for row in sheet.iter_rows(min_row=data_sheets.HEADER_ROW, max_row=last):
             live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
-        names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
+        names, in_sight = (
+            [column.name for column in data_sheets.sheet_columns(kind)],
+            data_sheets.DATA_SHEETS[kind].in_sight,
+        )
         letters = " ".join(get_column_letter(names.index(name) + 1) for name in parts)
         page = Page(sheet, sheet, live)
-        rows = HEADER_ROW, last
+        rows = data_sheets.HEADER_ROW, last
         chart = page.bars("A", rows, letters, own["colours"].split(), "#,##0", gap=35, stacked=True, formats=False)
         for series, name in zip(chart.series, parts, strict=True):
             series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
         chart.visible_cells_only = False  # a part may stand in a column that is folded
         chart.y_axis.crosses = "max"
         top = edges[3] + 2
-        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
+        end_row = top + max(14, 6 + 2 * (last - data_sheets.HEADER_ROW))
         put(sheet[f"A{top}"], own["heading"], "xlperf heading")
-        sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
-        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
+        sheet.print_area = f"A{data_sheets.HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
+        first, end = (
+            get_column_letter(names.index(name) + 1) for name in (in_sight[0], data_sheets.DATA_SHEETS[kind].results[3])
+        )
         area, y = f"{first}{top + 1}:{end}{end_row}", Axis(number=own["number"], grid=True)
         page.place(chart, area, Axis(), y, (0.19, 0.02, 0.62, 0.88), (0.83, 0.02, 0.16, float(own["legend"])))
 
@@ -249,7 +244,7 @@ class Check:
 
 def _first_cell(test: str, column: Column) -> str:
     """Formula for the address and the content of the first cell of a column whose test, an array formula, is 1."""
-    kind, cells = column.table.removesuffix("_results"), column_reference(column)
+    kind, cells = column.table.removesuffix("_results"), data_sheets.column_reference(column)
     row = f"{_ROWS}-SUMPRODUCT(MAX(({test})*({_ROWS}-ROW({cells}))))"
     content = f"INDEX({cells},{row}-SUMPRODUCT(MIN(ROW({cells})))+1)"
     words = f'IFERROR(": "&{content},"")'
@@ -289,8 +284,8 @@ def checks_sheet(
         checks.append(Check(f"Dense models whose parameters {words} those stated", count, number, state == "differs"))
     faulty = sum(one.zero and bool(one.value) for one in checks)
     words = "checks of all sheets: ok" if faulty == 0 else f"checks: {faulty} to look at, see the sheet checks"
-    live.formulas.put(_at(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
-    alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
+    live.formulas.put(_at(sheet, "B3"), f"={data_sheets.VERDICT}", words, "xlperf heading")
+    data_sheets.alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
     for offset, words in enumerate(("check", "count", "verdict", "first cell")):
         put(sheet.cell(_CHECKS_TOP - 1, 2 + offset), words, "xlperf header")
     for row, check in enumerate(checks, start=_CHECKS_TOP):
@@ -372,7 +367,7 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
     checks = []
     for kind in ("accelerators", "models", "prices", "calibration"):
         key = table_schema(kind).key
-        name = column_reference(key)
+        name = data_sheets.column_reference(key)
         test = f'({name}<>"")*(COUNTIF({name},{name})>1)'
         folded = [str(row[key.name]).casefold() for row in rows[kind] if row[key.name] is not None]
         number = sum(folded.count(own) > 1 for own in folded)
@@ -383,8 +378,8 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         blanks, number = [], 0
         for column in needed:
             empty = [column, *([schema.by_name[column.instead]] if column.instead else [])]
-            tests = "".join(f'*({column_reference(one)}="")' for one in empty)
-            blanks.append(f'({column_reference(schema.key)}<>""){tests}')
+            tests = "".join(f'*({data_sheets.column_reference(one)}="")' for one in empty)
+            blanks.append(f'({data_sheets.column_reference(schema.key)}<>""){tests}')
             stated = (row for row in rows[kind] if row[schema.key.name])
             number += sum(all(row[one.name] is None for one in empty) for row in stated)
         words, counted = f"Blank mandatory cells of {kind}", "+".join(f"SUMPRODUCT({blank})" for blank in blanks)
@@ -394,16 +389,16 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         for column in table_schema(kind).columns:
             if column.kind == "reference" and column.reference in rows:
                 checks.append(_unknown_names(column, rows))
-    for kind, name in (*((kind, LIVE_RESULTS[kind][0]) for kind in PLAN_TABLES), *_RESULTS.items()):
+    for kind, name in (*((kind, data_sheets.LIVE_RESULTS[kind][0]) for kind in PLAN_TABLES), *_RESULTS.items()):
         if kind not in rows:
             continue
         column, own = results_of(kind).by_name[name], results.get(kind, {})
-        failed = f"ISERROR({column_reference(column)})*1"
+        failed = f"ISERROR({data_sheets.column_reference(column)})*1"
         words = f"{'Plans' if kind in PLAN_TABLES else 'Rows'} of {kind} without a result"
         missing = _counted(own.get(name), lambda cell: isinstance(cell, CellError))
         checks.append(Check(words, f"SUMPRODUCT({failed})", missing, first=_first_cell(failed, column)))
         if kind in PLAN_TABLES:
-            fits = column_reference(results_of(kind).by_name["fits"])
+            fits = data_sheets.column_reference(results_of(kind).by_name["fits"])
             formula = f"MAX(COUNTIF({fits},FALSE),COUNTIF({fits},0))"
             too_large = _counted(own.get("fits"), lambda cell: cell is False)
             checks.append(Check(f"Plans of {kind} that do not fit in memory", formula, too_large))
@@ -416,7 +411,7 @@ def _counted(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | 
 
 def _unknown_names(column: Column, rows: Mapping[str, list[dict[str, Any]]]) -> Check:
     key = table_schema(column.reference).key
-    own, known = column_reference(column), column_reference(key)
+    own, known = data_sheets.column_reference(column), data_sheets.column_reference(key)
     test = f'({own}<>"")*(COUNTIF({known},{own})=0)'
     names = {str(row[key.name]).casefold() for row in rows[column.reference]}
     if "aliases" in table_schema(column.reference).by_name:
@@ -451,8 +446,8 @@ def _finish(
             if table_schema("models").by_name[name].kind != "number":
                 _at(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center", vertical="center")
         _at(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center", vertical="center")
-    alarm(sheet, f"B{_CHECKS_TOP}:D{_CHECKS_TOP + count - 1}", f'$D{_CHECKS_TOP}="check"')
-    alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
+    data_sheets.alarm(sheet, f"B{_CHECKS_TOP}:D{_CHECKS_TOP + count - 1}", f'$D{_CHECKS_TOP}="check"')
+    data_sheets.alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
     sheet.freeze_panes = f"C{_CHECKS_TOP}"
     page_setup(sheet, area=f"A1:{after[3]}{rows[1] - _SPARE_MODELS}")
     sheet.page_setup.paperSize = 8

@@ -22,11 +22,9 @@ from xlperf.equations.cost.dies import (
     dies_per_wafer,
     good_die_cost,
     harvested_yield,
-    lithography_cost_factor,
     module_cost,
     negative_binomial_yield,
     raw_die_cost,
-    reticle_fields,
     reticle_utilization,
 )
 
@@ -101,7 +99,7 @@ def test_dies_of_catch(path: Path) -> None:
     _same(negative_binomial_yield(defects, rows["clustering"]), rows["die_true_yield_first"], 1e-12, "yield")
     used = reticle_utilization(area, 26.0 * 33.0)
     _same(used, rows["reticle_utilization"], 1e-12, "reticle")
-    wafer = rows["layer_cost_per_mm2"] * np.pi * 150.0**2 * lithography_cost_factor(rows["litho_percent"], used)
+    wafer = rows["layer_cost_per_mm2"] * np.pi * 150.0**2 * (1.0 + rows["litho_percent"] * (1.0 / used - 1.0))
     raw = raw_die_cost(wafer, rows["gross_dies_per_wafer"])
     _same(raw, rows["raw_die_cost_first"], 1e-12, "raw die")
     side = np.sqrt(area)
@@ -180,12 +178,7 @@ def test_whole_dies_on_a_wafer() -> None:
 
 
 def test_reticle() -> None:
-    assert reticle_fields(26.0, 33.0, 26.0, 33.0) == 1.0
-    assert reticle_fields(33.0, 26.0, 26.0, 33.0) == 1.0
-    assert reticle_fields(27.0, 33.0, 26.0, 33.0) == 2.0
-    assert reticle_fields(52.0, 66.0, 26.0, 33.0) == 4.0
     assert reticle_utilization(429.0, 858.0) == 1.0
-    assert lithography_cost_factor(0.3, 1.0) == 1.0
 
 
 def test_parts_of_a_module_add_up_and_memory_is_scrapped_with_it() -> None:

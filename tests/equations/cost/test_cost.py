@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.units import YEAR, factor
-from xlperf.equations.cost.tco import accelerator_cost_rate, cost_per_token, energy_cost_rate, energy_per_token
+from xlperf.equations.cost.tco import accelerator_cost_rate, cost_per_token, energy_per_token
 
 HOURLY = factor("USD/h")
 OWNED = {
@@ -52,7 +52,7 @@ def test_an_owner_who_does_not_say_all_has_no_cost(missing: str) -> None:
 
 def test_parts_of_an_owned_accelerator() -> None:
     """Hardware falls with life and use, opex follows the price, energy depends on neither."""
-    energy = energy_cost_rate(OWNED["server_power"], OWNED["power_usage_effectiveness"], OWNED["energy_price"])
+    energy = OWNED["server_power"] * OWNED["power_usage_effectiveness"] * OWNED["energy_price"]
     assert energy == pytest.approx(1.275 * 1.25 * 0.08 / 3600.0)
     rate = accelerator_cost_rate(math.nan, **OWNED)
     longer = accelerator_cost_rate(math.nan, **{**OWNED, "life": 2.0 * OWNED["life"]})

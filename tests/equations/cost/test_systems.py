@@ -19,7 +19,6 @@ from xlperf.equations.cost.tco import (
     accelerator_cost_rate,
     capital_recovery_rate,
     cost_per_token,
-    energy_cost_rate,
     owned_cost_rate,
     run_cost,
     sale_price,
@@ -86,7 +85,7 @@ def test_training_costs_of_epoch() -> None:
     network = hardware * 0.19 / 0.81
     np.testing.assert_allclose(network, rows["interconnect"], rtol=1e-6)
     power = rows["tdp_w"] * rows["chip_to_server_power"] * rows["duty"]
-    rate = energy_cost_rate(power, rows["pue"], rows["usd_per_kwh"] * factor("USD/kWh"))
+    rate = power * rows["pue"] * rows["usd_per_kwh"] * factor("USD/kWh")
     energy = run_cost(rate, rows["chip_hours"], HOUR)
     np.testing.assert_allclose(energy, rows["energy"], rtol=1e-6)
     np.testing.assert_allclose(hardware + network + energy, rows["total_nominal"], rtol=1e-6)

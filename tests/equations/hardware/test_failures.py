@@ -16,7 +16,6 @@ from xlperf.base.units import DAY, HOUR
 from xlperf.equations.hardware.failures import (
     WideDomain,
     domain_failure_rate,
-    domain_unavailability,
     down_shares,
     unit_unavailability,
     units_enough,
@@ -95,7 +94,7 @@ def test_rows_are_the_same_alone_and_together() -> None:
 
 @given(st.integers(1, 500), st.floats(1.0, 1e6), st.floats(0.0, 1e4))
 def test_a_unit_of_one_domain_is_down_as_that(size: int, mtbf: float, repair: float) -> None:
-    share = domain_unavailability(mtbf, repair)
+    share = repair / (mtbf + repair)
     assert unit_unavailability(size, size, share) == pytest.approx(float(share), abs=1e-15)
     assert unit_unavailability(2 * size, size, share) >= unit_unavailability(size, size, share)
 

@@ -37,9 +37,9 @@ from xlperf.equations.network.topologies import (
     SWITCH,
     TORUS,
     Network,
+    _direct,
     _dragonfly_exchange_load,
     _dragonfly_neighbour_load,
-    direct_load,
     dragonfly_hops,
     torus_distances,
     torus_exchange_load,
@@ -293,9 +293,9 @@ def test_nothing_on_axes_beats_injection_and_bisection(lengths: list[int], wrapp
 @given(st.integers(2, 8), st.integers(2, 64))
 def test_nothing_fully_connected_beats_the_links_to_the_peers(group: int, machine: int) -> None:
     machine = max(group, machine)
-    load = float(direct_load(group, machine - 1.0))
-    assert load >= (group - 1.0) / group * (1.0 - 1e-12)
-    assert load == pytest.approx((group - 1.0) / group * (machine - 1.0) / (group - 1.0))
+    steps, slowdown = _direct("all_gather", np.array(float(group)), np.array(machine - 1.0))
+    assert steps == 1.0 and slowdown >= 1.0 - 1e-12
+    assert float(slowdown) == pytest.approx((machine - 1.0) / (group - 1.0))
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.integers(0, 4))

@@ -15,7 +15,7 @@ from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving.load import RequestLoad, admission
-from xlperf.equations.serving.queueing import Service, closed_state, first_of_run, run_state, staying_together
+from xlperf.equations.serving.queueing import Service, closed_state, first_of_run, run_state
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,
@@ -136,14 +136,6 @@ def test_a_run_by_hand() -> None:
     assert first_of_run(endless, requests)[0] == 0.0
     same = run_state(burst, steady, first_of_run(endless, requests), np.array([1.0]), endless)
     assert same.first_token[0] == steady.first_token[0]
-
-
-def test_equal_requests_stay_together_where_prompts_go_first() -> None:
-    steps = np.array([1000.0])
-    assert staying_together(steps, np.array([1.0]), np.array([0.0]))[0] == 1.0
-    assert staying_together(steps, np.array([0.0]), np.array([0.0]))[0] == 0.0
-    spread = staying_together(steps, np.array([1.0]), np.array([0.1]))[0]
-    assert spread == pytest.approx(1.0 / (2.0 * math.sqrt(3.0) * 0.1 * 1000.0))
 
 
 def test_longer_runs_hide_the_burst_that_they_start_with(catalog: Catalog) -> None:

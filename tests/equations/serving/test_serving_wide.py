@@ -14,7 +14,6 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.equations.serving.messages import hidden_exchange
 
 GIB = 2.0**30
 LONG = {"prompt_length": 65_536, "output_length": 256, "batch_size": 4}
@@ -123,10 +122,6 @@ def test_million_tokens_as_published(catalog: Catalog, prompt: int, measured: fl
 
 
 def test_a_ring_hides_behind_attention(catalog: Catalog) -> None:
-    """Two ranks, 3 s of exchange, 4 s of attention: the last block has half the attention before it."""
-    exchange, attention = np.array([3.0, 1.0, 3.0, 3.0]), np.array([4.0, 4.0, 4.0, 0.0])
-    ring, ranks = np.array([1.0, 1.0, 0.0, 1.0]), np.full(4, 2.0)
-    assert hidden_exchange(exchange, attention, ring, ranks).tolist() == [1.0, 0.0, 3.0, 3.0]
     rows = (split(4, context_method=method) for method in ("ring", "all-gather"))
     ring_time, gathered = results(catalog, *rows).number("ttft")
     assert ring_time < gathered

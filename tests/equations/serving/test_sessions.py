@@ -9,23 +9,26 @@ import pytest
 from session_judge import Case, simulated_hit_rate
 
 from xlperf.equations.serving import sessions as equations
+from xlperf.explore.session_states import Sessions
+
+
+def sessions_of(case: Case) -> Sessions:
+    """The sessions of a case."""
+    tokens = case.first, case.added, case.generated, case.common
+    return Sessions(case.turns, *tokens, case.think, case.variation)
 
 
 def prompt(case: Case) -> tuple[float, float, float]:
     """Common, own and new tokens of the mean prompt."""
-    own = float(equations.own_prompt_tokens(case.turns, case.first, case.added, case.generated))
-    return case.common, own, float(equations.new_prompt_tokens(case.turns, case.first, case.added))
+    return sessions_of(case).prompt
 
 
 def hit_rate(case: Case) -> float:
     """Share of the prompt tokens in the cache, by the closed forms."""
-    tokens = case.first, case.added, case.generated
-    common, own, new = prompt(case)
-    rate = case.sessions / (case.turn + case.think * (case.turns - 1.0) / case.turns)
-    age = equations.characteristic_time(
-        case.capacity, rate, case.turn, case.turns, case.think, case.variation, own + new + 0.5 * case.generated,
-        equations.idle_tokens(case.turns, *tokens), equations.tokens_after_turn(case.turns, *tokens), case.common,
-    )  # fmt: skip
+    sessions = sessions_of(case)
+    common, own, new = sessions.prompt
+    rate = np.asarray(case.sessions / (case.turn + sessions.thinking))
+    age = sessions.age(np.asarray([case.capacity]), rate, np.asarray(case.turn), np.ones(1))[0]
     kept = float(equations.within_time(age, case.think, case.variation))
     return float((common + own * kept) / (common + own + new))
 
@@ -39,8 +42,8 @@ def random_case(seed: int) -> Case:
     ))  # fmt: skip
     sessions = int(random.integers(40, 300))
     think, turn = float(random.uniform(2, 120)), float(random.uniform(1, 20))
-    running = float(equations.own_prompt_tokens(turns, first, added, generated)) + added + 0.5 * generated
-    waiting = float(equations.idle_tokens(turns, first, added, generated))
+    kind = Sessions(turns, first, added, generated, common, think, 1.0)
+    running, waiting = kind.prompt[1] + added + 0.5 * generated, kind.waiting
     at_once = sessions * turn / (turn + think * (turns - 1) / turns)
     capacity = common + at_once * running * 1.3 + float(random.uniform(0.1, 1.2)) * (sessions - at_once) * waiting
     return Case(sessions, turns, first, added, generated, common, think, float(random.uniform(0.5, 2.5)), turn,
@@ -68,10 +71,11 @@ def test_an_endless_cache_gives_the_reused_share_and_none_gives_nothing_of_a_ses
 
 
 def test_the_reused_share_is_that_of_the_turns_one_by_one() -> None:
-    parts = [(0.0, 1000.0)] + [(float(equations.tokens_after_turn(k, 1000, 200, 100)), 200.0) for k in range(1, 7)]
-    assert float(equations.own_prompt_tokens(7, 1000, 200, 100)) == pytest.approx(np.mean([part[0] for part in parts]))
-    assert float(equations.new_prompt_tokens(7, 1000, 200)) == pytest.approx(np.mean([part[1] for part in parts]))
-    assert float(equations.idle_tokens(7, 1000, 200, 100)) == pytest.approx(np.mean([part[0] for part in parts[1:]]))
+    of_turns = [Sessions(turns, 1000.0, 200.0, 100.0, 0.0, 60.0, 1.0) for turns in range(1, 8)]
+    parts = [(0.0, 1000.0)] + [(one.last, 200.0) for one in of_turns[:-1]]
+    assert of_turns[-1].prompt[1:] == pytest.approx(np.mean(parts, axis=0))
+    assert of_turns[-1].waiting == pytest.approx(np.mean([part[0] for part in parts[1:]]))
+    assert [one.last for one in of_turns[:3]] == [1100.0, 1400.0, 1700.0]
 
 
 def test_a_tier_holds_its_sessions_and_the_common_prefix_once() -> None:

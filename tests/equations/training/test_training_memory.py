@@ -13,8 +13,6 @@ from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.blocks import MLP, weights
 from xlperf.equations.model.operators import attention_matrix_parameters, whole_model
-from xlperf.equations.plan.training_plan import optimizer_element_size
-from xlperf.equations.training.memory import logits_size
 
 GIB = 2.0**30
 DENSE = {
@@ -43,8 +41,7 @@ def test_korthikanti_2022_figure_1_weights_and_optimizer(catalog: Catalog) -> No
               "megatron-1T": (8, 64, 32.96)}  # fmt: skip
     models, _ = catalog_models(catalog)
     names = catalog.tables["models"].text("model").tolist()
-    each = 2.0 + 4.0 + float(optimizer_element_size(1.0, 2.0, 4.0, 4.0, 4.0))
-    assert each == 18.0
+    each = 18.0
     shard = whole_model(models)
     layer = attention_matrix_parameters(shard) + weights(MLP, shard)
     for name, (tensor, stages, gibibytes) in stated.items():
@@ -229,8 +226,6 @@ def test_an_explanation_with_modules_accounts_for_the_step(catalog: Catalog) -> 
 
 
 def test_kernels_of_the_loss_differ_by_their_copies(catalog: Catalog) -> None:
-    sizes = logits_size(1.0, 2.0, 4.0, [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
-    assert sizes.tolist() == [2.0, 6.0, 14.0, 18.0]
     alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 4}
     result = results(catalog, *({**alone, "cross_entropy": way} for way in ("fused", "parallel", "plain")))
     steps = np.diff(result["memory"]) / (8192 * 128256)

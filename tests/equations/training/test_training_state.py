@@ -7,7 +7,6 @@ import pytest
 from training_samples import results
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.plan.training_plan import optimizer_element_size
 
 DENSE: dict[str, object] = {
     "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 1, "global_batch_size": 1,
@@ -21,16 +20,6 @@ DEEPSEEK: dict[str, object] = {
     "recompute_modules": "norm latent activation", "train_mtp": "yes",
 }  # fmt: skip
 SAVING: dict[str, object] = {"moment_precision": "bf16", "activation_storage": "fp8"}
-
-
-@pytest.mark.parametrize(
-    ("moments", "master", "each"),
-    [(4.0, 4.0, 12.0), (2.0, 4.0, 8.0), (1.0, 4.0, 6.0), (4.0, 2.0, 10.0), (4.0, 0.0, 8.0), (2.0, 0.0, 4.0)],
-)
-def test_bytes_of_adam_by_hand(moments: float, master: float, each: float) -> None:
-    assert optimizer_element_size(1.0, 2.0, 4.0, moments, master) == each
-    assert optimizer_element_size(0.0, 2.0, 4.0, moments, master) == each - moments
-    assert optimizer_element_size(1.0, 4.0, 4.0, moments, master) == 2.0 * moments  # wide weights need no master
 
 
 def test_optimizer_memory_follows_its_precisions(catalog: Catalog) -> None:

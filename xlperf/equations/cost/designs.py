@@ -168,12 +168,15 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     per_wafer = dies.dies_by_rule("placed" if placed else "formula", across, down, *wafer_sizes)
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
-        fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
+        # Exposure fields in the better orientation (CATCH, arXiv:2503.15753)
+        along = ceil_div(across, node.reticle_width) * ceil_div(down, node.reticle_height)
+        fields = np.minimum(along, ceil_div(down, node.reticle_width) * ceil_div(across, node.reticle_height))
         sold = np.where(fields > 1.0, sold * power(node.stitch_yield, fields - 1.0), sold)  # seams fail independently
     wafer = node.wafer_price
     if node.lithography_share.any():
+        # Partly filled fields: more exposures for the same dies (CATCH, arXiv:2503.15753)
         used = dies.reticle_utilization(area, node.reticle_width * node.reticle_height)
-        wafer = wafer * dies.lithography_cost_factor(node.lithography_share, used)
+        wafer = wafer * (1.0 - node.lithography_share + node.lithography_share / used)
     raw = dies.raw_die_cost(wafer, np.where(per_wafer > 0.0, per_wafer, np.nan))
     passed = 1.0 - (1.0 - sold) * design.test_coverage  # dies that pass a test of this coverage (arXiv:2503.15753)
     passed = np.where(passed > 0.0, passed, np.nan)
@@ -199,9 +202,10 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     carrier_area = carried * package.carrier_area_ratio
     substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
     parts = np.where(organic, chips, 1.0)
-    layers = dies.substrate_layer_factor(
-        substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
-    )
+    # Substrates of several chips have more layers, larger ones the most (Chiplet Actuary, doi:10.1145/3489517.3530428).
+    medium = np.where(substrate_area > package.substrate_medium_area, 1.75, 1.5)
+    several = np.where(substrate_area > package.substrate_large_area, 2.0, medium)
+    layers = np.where(parts > 1.0, several, 1.0)
     substrate = substrate_area * package.substrate_price * layers
     silicon = package.carrier_wafer_price / _carriers_per_wafer(package, carrier_area)
     carrier = silicon + carrier_area * package.carrier_bump_price + bridges * package.bridge_cost

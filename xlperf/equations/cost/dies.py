@@ -97,29 +97,6 @@ def _placed(radius: float, across: float, down: float) -> float:
     return float(cells.sum(axis=0).max())
 
 
-def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numeric, reticle_height: Numeric) -> Array:
-    r"""Exposure fields per die, in the better orientation.
-
-    .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
-
-    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))  # 40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other
-    2.0
-
-    Parameters
-    ----------
-    die_width, die_height : Width w and height h of the die. [mm]
-    reticle_width, reticle_height : Width W and height H of the field. [mm]
-
-    Returns
-    -------
-    fields : Fields; more than 1 need stitching. [-]
-    """
-    along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
-    return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
-
-
 def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     r"""Share of the exposed area filled by whole dies.
 
@@ -142,31 +119,6 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
     return np.asarray(np.floor(exposed / area) * area / exposed)
-
-
-def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_share: Numeric) -> Array:
-    r"""Cost factor of a wafer with partly filled fields: more exposures for the same dies.
-
-    .. math:: f = 1 - l + \frac{l}{u}
-
-    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Half of the cost is lithography and a fifth of each field is empty: 0.5 + 0.5 / 0.8:
-
-    >>> float(lithography_cost_factor(0.5, 0.8))
-    1.125
-
-    Parameters
-    ----------
-    lithography_share : Share l of lithography in the cost of a wafer. [-]
-    reticle_utilization_share : Used share u of the fields, above 0. [-]
-
-    Returns
-    -------
-    factor : Factor on the wafer's cost, 1 for full fields. [-]
-    """
-    share = array(lithography_share)
-    return np.asarray(1.0 - share + share / array(reticle_utilization_share))
 
 
 def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
@@ -244,35 +196,6 @@ class ModuleCost(NamedTuple):
     wasted_memory: Array  # Memory stacks lost with failed modules [USD]
     test: Array  # Sort of the dies and test of the modules [USD]
     total: Array  # Sum of the parts [USD]
-
-
-def substrate_layer_factor(
-    substrate_area: Numeric, num_chips: Numeric, medium_area: Numeric, large_area: Numeric
-) -> Array:
-    r"""Price factor of an organic substrate with several chips: larger substrates need more layers.
-
-    .. math:: k = 1 \text{ for one chip, else } 1.5,\; 1.75\;(S > S_m),\; 2\;(S > S_l)
-
-    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))  # Four chips on 1000 mm2, between 900 and 1600 mm2
-    1.75
-
-    Parameters
-    ----------
-    substrate_area : Area S of the substrate. [mm2]
-    num_chips : Chips on it. [-]
-    medium_area, large_area : Areas Sm and Sl above which a substrate is medium and large. [mm2]
-
-    Returns
-    -------
-    factor : Factor on the price. [-]
-    """
-    area, chips = array(substrate_area), array(num_chips)
-    medium, large = array(medium_area), array(large_area)
-    several = np.where(area > large, 2.0, np.where(area > medium, 1.75, 1.5))
-    missing = np.isnan(area + chips + medium + large)
-    return np.asarray(np.where(missing, np.nan, np.where(chips > 1.0, several, 1.0)))
 
 
 def module_cost(module: Module) -> ModuleCost:

@@ -8,15 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div, finite
 from xlperf.base.units import YEAR
-from xlperf.equations.cost.tco import (
-    Terms,
-    capital_recovery_rate,
-    carbon_of_energy,
-    energy_cost_rate,
-    mean_load,
-    owned_cost_rate,
-    pool_mean,
-)
+from xlperf.equations.cost import tco
 
 MONTHS = 12.0  # of a year [-]
 
@@ -63,13 +55,13 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTe
     # Price with the share of the server and of the network [USD]; power with the share of the server [W].
     bought = server.accelerator_price + server.server_price / group + array(network)
     power = server.server_power / group + server.network_power - finite(drawn.limit - drawn.provided)
-    load = mean_load(drawn.mean, drawn.provided, np.minimum(drawn.provided / power, 1.0), server.load_share)
+    load = tco.mean_load(drawn.mean, drawn.provided, np.minimum(drawn.provided / power, 1.0), server.load_share)
     rack = server.rack_cost / group
     return OwnerTerms(
         capex=bought * (1.0 + server.storage_share),
-        recovery_rate=capital_recovery_rate(discount, server.life, server.residual_share),
+        recovery_rate=tco.capital_recovery_rate(discount, server.life, server.residual_share),
         facility=power * server.power_usage_effectiveness * server.building_price + rack,
-        facility_recovery_rate=capital_recovery_rate(discount, server.building_life),
+        facility_recovery_rate=tco.capital_recovery_rate(discount, server.building_life),
         maintenance_share=server.maintenance_share,
         staff_cost=server.staff_cost,
         server_power=power,
@@ -90,7 +82,7 @@ def quote_lines(server: Columns, capex: Array) -> dict[str, Array]:
     return {
         "support_cost": capex * server.support_share / YEAR,
         "rented_storage_cost": server.rented_storage * server.storage_price * MONTHS / YEAR,
-        "setup_cost": server.setup_price * capital_recovery_rate(server.discount_rate, server.life),
+        "setup_cost": server.setup_price * tco.capital_recovery_rate(server.discount_rate, server.life),
     }
 
 
@@ -111,7 +103,7 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
         power_usage_effectiveness=price.power_usage_effectiveness,
         energy_price=price.energy_price,
         utilization=price.utilization,
-        load_share=mean_load(drawn.mean, drawn.limit, np.minimum(drawn.limit / price.server_power, 1.0)),
+        load_share=tco.mean_load(drawn.mean, drawn.limit, np.minimum(drawn.limit / price.server_power, 1.0)),
         period=unknown.period,
         quoted_cost_rate=nothing,
     )
@@ -121,10 +113,9 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
 def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[str, Array]:
     """Cost of an hour of an accelerator in a server, by part; the parts add up to :func:`owned_cost_rate`."""
     terms = owner_terms(server, network, drawn)
-    total = owned_cost_rate(*terms)
+    total = tco.owned_cost_rate(*terms)
     # Parts for a second of used time: energy, capital of servers and building, quoted lines, and lost time.
-    energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
-    energy = energy * terms.load_share
+    energy = terms.server_power * terms.power_usage_effectiveness * terms.energy_price * terms.load_share
     used = terms.utilization / (1.0 - server.downtime_share)
     housed = terms.facility * terms.facility_recovery_rate
     capital = (terms.capex * terms.recovery_rate + housed) / used
@@ -147,7 +138,7 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[st
         "downtime_cost": down,
         "energy_cost": energy,
         "cost_rate": total,
-        "carbon_rate": carbon_of_energy(terms.grid_power * terms.load_share, server.carbon_intensity),
+        "carbon_rate": tco.carbon_of_energy(terms.grid_power * terms.load_share, server.carbon_intensity),
     }
 
 
@@ -285,7 +276,7 @@ def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
     return OwnedPool(server, parts, price / server.cluster_size, drawn)
 
 
-def server_terms(server: Columns, power_limit: Array) -> Terms:
+def server_terms(server: Columns, power_limit: Array) -> tco.Terms:
     """Cost and power of an accelerator at its power limit, in the cluster of its server's row."""
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
     full = working_terms(pool)
@@ -307,11 +298,11 @@ def owned_pool(
     return OwnedPool(server, parts, price / array(num_accelerators), drawn)
 
 
-def working_terms(pool: OwnedPool) -> Terms:
+def working_terms(pool: OwnedPool) -> tco.Terms:
     """Cost and mean power of an accelerator in its working hours."""
     terms, hour = pool.terms(), pool.hour()
     power = terms.grid_power * terms.load_share
-    return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
+    return tco.Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
 
 
 def owned_hour(
@@ -323,12 +314,12 @@ def owned_hour(
     hours, terms = [pool.hour() for pool in pools], [pool.terms() for pool in pools]
 
     def mean(name: str) -> Array:
-        return pool_mean(hours[0][name], hours[1][name], prefill_share)
+        return tco.pool_mean(hours[0][name], hours[1][name], prefill_share)
 
-    grid = pool_mean(terms[0].grid_power, terms[1].grid_power, prefill_share)
+    grid = tco.pool_mean(terms[0].grid_power, terms[1].grid_power, prefill_share)
     paid = [hour["cost_rate"] * pool.utilization for hour, pool in zip(hours, terms, strict=True)]
     switches, cables, transceivers = (
-        pool_mean(one, other, prefill_share) for one, other in zip(decode.parts, prefill.parts, strict=True)
+        tco.pool_mean(one, other, prefill_share) for one, other in zip(decode.parts, prefill.parts, strict=True)
     )
     return {
         "network_switches": switches,
@@ -351,7 +342,7 @@ def owned_hour(
         "hour_energy": mean("energy_cost"),
         "hour_cost": mean("cost_rate"),
         "tokens_per_second_per_provisioned_megawatt": array(token_rate) / (grid * count),
-        "yearly_cost": pool_mean(paid[0], paid[1], prefill_share) * count * YEAR,
+        "yearly_cost": tco.pool_mean(paid[0], paid[1], prefill_share) * count * YEAR,
     }
 
 
@@ -387,9 +378,9 @@ def embodied_costs(
         server = pool.server
         made.append(carbon + finite(server.embodied_carbon) / server.num_accelerators)
         rates.append(made[-1] / (server.life * pool.terms().utilization))
-    rate = pool_mean(rates[0], rates[1], prefill_share) * num_accelerators
+    rate = tco.pool_mean(rates[0], rates[1], prefill_share) * num_accelerators
     return {
-        "embodied_carbon": pool_mean(made[0], made[1], prefill_share) * num_accelerators,
+        "embodied_carbon": tco.pool_mean(made[0], made[1], prefill_share) * num_accelerators,
         "owned_embodied_carbon_per_million_tokens": rate / token_rate,
         "owned_run_embodied_carbon": rate * run_time,
     }

@@ -16,30 +16,6 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, finite, 
 from xlperf.base.units import HOUR, YEAR
 
 
-def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, energy_price: Numeric) -> Array:
-    r"""Cost of the electric energy of one accelerator at full load.
-
-    .. math:: c = P_s\,\mathrm{PUE}\,p_e
-
-    Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
-    doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    >>> float(energy_cost_rate(1000.0, 1.25, 0.02))  # 1250 W x 2 cents per joule
-    25.0
-
-    Parameters
-    ----------
-    server_power : Power of one accelerator with its share of the server. [W]
-    power_usage_effectiveness : Power into the building over power into the servers, 1 or more. [-]
-    energy_price : Price of electric energy. [USD/J]
-
-    Returns
-    -------
-    cost_rate : Cost of energy per second. [USD/s]
-    """
-    return np.asarray(array(server_power) * array(power_usage_effectiveness) * array(energy_price))
-
-
 def mean_load(
     accelerator_power: Numeric, power_limit: Numeric, accelerator_share: Numeric, other_load: Numeric = 1.0
 ) -> Array:
@@ -210,7 +186,7 @@ def owned_cost_rate(
     price = array(capex)
     capital = price * array(recovery_rate) + array(facility) * array(facility_recovery_rate)
     running = (price * array(maintenance_share) + array(staff_cost)) / array(period)
-    energy = energy_cost_rate(server_power, power_usage_effectiveness, energy_price) * array(load_share)
+    energy = array(server_power) * array(power_usage_effectiveness) * array(energy_price) * array(load_share)
     return np.asarray((capital + running + array(quoted_cost_rate)) / array(utilization) + energy)
 
 

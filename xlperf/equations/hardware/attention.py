@@ -11,15 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or, some
-from xlperf.equations.hardware.roofline import (
-    CACHE_SHARE,
-    STAGES,
-    Device,
-    MatrixRate,
-    blended_time,
-    clock_limited_time,
-    transfer_time,
-)
+from xlperf.equations.hardware import roofline
 
 QUERY_TILE = 128.0  # queries of the largest tile of flash attention; a smaller tile starts more often [-]
 KEY_BLOCK = 32.0  # keys, and as many values, of one stage of flash attention [-]
@@ -44,7 +36,7 @@ def _query_tile(
     tile = array(largest)
     queries = 0.125 * tile
     for share in (0.25, 0.5, 1.0):
-        queries = np.where((share * tile + 2.0 * STAGES * KEY_BLOCK) * row <= room, share * tile, queries)
+        queries = np.where((share * tile + 2.0 * roofline.STAGES * KEY_BLOCK) * row <= room, share * tile, queries)
     return np.asarray(queries + 0.0 * row)
 
 
@@ -72,7 +64,7 @@ def _key_passes(
     concurrent = known_or(num_multiprocessors, np.inf) * array(query_tile)
     shared = array(num_heads) * array(query_length) / array(num_query_groups)
     # Fraction of the keys and values [B] that the cache evicts before the next tile reads them.
-    room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
+    room = known_or(roofline.CACHE_SHARE * array(cache_capacity), np.inf)
     keys = 2.0 * array(key_length) * array(head_size) * array(element_size)
     evicted = np.minimum(np.maximum(1.0 - room / keys, 0.0), 1.0)
     return np.asarray(1.0 + (np.maximum(shared / concurrent, 1.0) - 1.0) * evicted)
@@ -288,7 +280,7 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
 
 
 def attention_time(
-    device: Device,
+    device: roofline.Device,
     constants: Mapping[str, Array],
     batch: Numeric,
     num_heads: Numeric,
@@ -299,7 +291,7 @@ def attention_time(
     causal: Numeric,
     element_size: Numeric,
     *,
-    rate: MatrixRate | None = None,
+    rate: roofline.MatrixRate | None = None,
     direction: str = "forward",
 ) -> Array:
     """Time of flash attention, forward (two products per pair) or backward (five: the scores are computed again).
@@ -311,7 +303,7 @@ def attention_time(
     # Time of one query and key pair: products under the power limit, and softmax.
     flop = 2.0 * num_products * array(head_size)
     burst = flop / (constants["compute_efficiency"] * rate.peak_flop_rate)
-    products = clock_limited_time(burst, rate.product_energy(constants, flop), rate.arithmetic_power)
+    products = roofline.clock_limited_time(burst, rate.product_energy(constants, flop), rate.arithmetic_power)
     tile = _query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
     compute = flash_compute_time(
         array(batch) * array(num_heads),
@@ -327,13 +319,13 @@ def attention_time(
     sizes = num_heads, num_query_groups, query_length, key_length, head_size, element_size
     passes = _key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
     traffic = flash_traffic(batch, *sizes, num_passes, passes)
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    memory = roofline.transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     fixed = constants["launch_time"] + 0.0 * memory
-    return np.asarray(fixed + blended_time(compute, memory, constants["serial_share"]))
+    return np.asarray(fixed + roofline.blended_time(compute, memory, constants["serial_share"]))
 
 
 def decode_attention_time(
-    device: Device,
+    device: roofline.Device,
     constants: Mapping[str, Array],
     batch: Numeric,
     num_heads: Numeric,
@@ -341,18 +333,18 @@ def decode_attention_time(
     key_length: Numeric,
     head_size: Numeric,
     kv_element_size: Numeric,
-    rate: MatrixRate | None = None,
+    rate: roofline.MatrixRate | None = None,
 ) -> Array:
     """Time of decode attention: launch, and the longer of compute and KV-cache read for one new token per sequence."""
     traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    memory = roofline.transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
     compute = flop / (constants["compute_efficiency"] * (rate or device.rate()).peak_flop_rate)
     return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
 
 
 def unshared_decode_attention_time(
-    device: Device,
+    device: roofline.Device,
     constants: Mapping[str, Array],
     batch: Numeric,
     num_heads: Numeric,
@@ -362,7 +354,7 @@ def unshared_decode_attention_time(
 ) -> Array:
     """Time of decode attention on the vector units: each query head reads its keys from the last-level cache."""
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)
-    cache = transfer_time(traffic, device.l2_bandwidth)
+    cache = roofline.transfer_time(traffic, device.l2_bandwidth)
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
     compute = flop / (constants["vector_efficiency"] * device.vector_flop_rate)
     return np.asarray((constants["launch_time"] + 0.0 * cache) + np.maximum(cache, compute))
@@ -391,7 +383,7 @@ def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeri
 
 
 def engine_decode_attention_time(
-    device: Device,
+    device: roofline.Device,
     constants: Mapping[str, Array],
     batch: Numeric,
     num_heads: Numeric,
@@ -400,7 +392,7 @@ def engine_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
     tile_rows: Numeric,
-    rate: MatrixRate | None = None,
+    rate: roofline.MatrixRate | None = None,
 ) -> Array:
     """Time of decode attention in an engine: tiled, or the slower of tiled and unshared without shared keys."""
     stated = ~np.isnan(array(tile_rows))

@@ -40,29 +40,6 @@ def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_
     return np.asarray(ceil_div(num_accelerators, domain_size) / array(domain_mtbf))
 
 
-def domain_unavailability(domain_mtbf: Numeric, repair_time: Numeric) -> Array:
-    r"""Share of the time that one failure domain is down.
-
-    .. math:: u = \frac{R}{M + R}
-
-    Source: R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
-
-    >>> float(domain_unavailability(99.0, 1.0))
-    0.01
-
-    Parameters
-    ----------
-    domain_mtbf : Mean time M from a repair to the next failure. [s]
-    repair_time : Mean time R from a failure to the end of its repair. [s]
-
-    Returns
-    -------
-    share : 0 to 1. [-]
-    """
-    repair = array(repair_time)
-    return np.asarray(repair / (array(domain_mtbf) + repair))
-
-
 def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavailability_share: Numeric) -> Array:
     r"""Share of the time that some domain of one kind inside a unit is down, which takes the unit.
 

@@ -13,15 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or, some
-from xlperf.equations.hardware.roofline import (
-    CACHE_SHARE,
-    STAGES,
-    Device,
-    MatrixRate,
-    clock_limited_time,
-    sustained_time,
-    transfer_time,
-)
+from xlperf.equations.hardware import roofline
 
 LEAST_SIDE = 64.0  # smallest number of whole rows or columns that stay in the cache: the side of a small tile [-]
 _LARGE_TILES = [(512.0, 256.0, 1.0), (256.0, 256.0, 1.0), (256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 1.0),
@@ -61,7 +53,7 @@ def _tile_memory(tile_rows: Numeric, tile_columns: Numeric) -> Array:
     """
     rows, columns = array(tile_rows), array(tile_columns)
     sums = np.maximum(_SUM_SIZE * rows * columns - _REGISTERS, 0.0)
-    return np.asarray(STAGES * _STAGE_DEPTH * (rows + columns) + sums)
+    return np.asarray(roofline.STAGES * _STAGE_DEPTH * (rows + columns) + sums)
 
 
 def product_traffic(
@@ -146,7 +138,7 @@ def product_memory_traffic(
     .. [3] K. Goto and R. van de Geijn, ACM TOMS 34(3), 2008, doi:10.1145/1356052.1356053.
     """
     rows, columns, depth = array(m), array(n), array(element_size) * array(k)
-    room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
+    room = known_or(roofline.CACHE_SHARE * array(cache_capacity), np.inf)
     height, width = array(tile_rows), array(tile_columns)
     # Block of outputs that concurrent tiles cover: side by other, each within the window of the cache.
     covered = known_or(tiles_at_once, np.inf) * height * width
@@ -167,7 +159,7 @@ def product_memory_traffic(
     least = np.maximum(least, rows + columns)
     if some(array(in_order) != 0.0):  # of few libraries
         bands = np.maximum(columns / np.maximum(width, covered / rows), 1.0)
-        streamed = columns + rows * np.where(depth * rows > room / CACHE_SHARE, bands, 1.0)
+        streamed = columns + rows * np.where(depth * rows > room / roofline.CACHE_SHARE, bands, 1.0)
         least = least + array(in_order) * np.maximum(streamed - least, 0.0)
     return np.asarray(array(batch) * (depth * least + array(output_element_size) * rows * columns))
 
@@ -249,40 +241,6 @@ def tiled_product_time(
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
 
 
-def grouped_slowdown(
-    product_slowdown: Numeric, matrix_flop_rate: Numeric, vector_flop_rate: Numeric, usual_ratio: Numeric
-) -> Array:
-    r"""Time of grouped products over that of plain ones.
-
-    What is beyond 1 is work of the vector units (addresses, masks, scales of blocks): a smaller share where the matrix
-    units are slow beside them.
-
-    .. math:: 1 + (s - 1) \min\left(1, \frac{P_m}{r P_v}\right) \text{ where } s > 1
-
-    Heuristic, this work.
-
-    A slowdown of 1.5, measured where the matrix units are 13 times as fast, and where they are 3.25 times as fast:
-
-    >>> grouped_slowdown(1.5, np.array([13.0, 3.25]), 1.0, 13.0).tolist()
-    [1.5, 1.125]
-
-    Parameters
-    ----------
-    product_slowdown : Slowdown s on the machines where it was measured. [-]
-    matrix_flop_rate : Dense peak of the matrix units in the precision of the products, half of it in 8 bits and a
-        quarter in 4: that of 16 bits where each half of the width doubles the peak. [FLOP/s]
-    vector_flop_rate : Peak of the vector units in FP32. [FLOP/s]
-    usual_ratio : Ratio r of both peaks on these machines. [-]
-
-    Returns
-    -------
-    slowdown : Slowdown on this machine. [-]
-    """
-    slowdown = array(product_slowdown)
-    share = np.minimum(array(matrix_flop_rate) / (array(usual_ratio) * array(vector_flop_rate)), 1.0)
-    return np.asarray(slowdown - np.maximum(slowdown - 1.0, 0.0) * (1.0 - share))
-
-
 def _few_rows_time(
     m: Numeric,
     n: Numeric,
@@ -311,7 +269,7 @@ def _few_rows_time(
 
 
 def _many_products_time(
-    device: Device,
+    device: roofline.Device,
     peak_flop_rate: Array,
     constants: Mapping[str, Array],
     m: Array,
@@ -369,7 +327,7 @@ def _reads_alone(constants: Mapping[str, Array]) -> Array:
 _Tiles = tuple[Array, np.ndarray, tuple[Array, Array]]
 
 
-def _fitting(device: Device, constants: Mapping[str, Array], stack: str) -> _Tiles:
+def _fitting(device: roofline.Device, constants: Mapping[str, Array], stack: str) -> _Tiles:
     """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each. The
     smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles are
     allowed; libraries with any number of columns do not split the depth.
@@ -410,7 +368,7 @@ def _fitting_each(stack: str, room: Array, any_columns: Array, largest_rows: Arr
 
 
 def gemm_time(
-    device: Device,
+    device: roofline.Device,
     constants: Mapping[str, Array],
     m: Numeric,
     n: Numeric,
@@ -419,7 +377,7 @@ def gemm_time(
     element_size: Numeric,
     output_element_size: Numeric,
     *,
-    rate: MatrixRate | None = None,
+    rate: roofline.MatrixRate | None = None,
     stack: str = "training",
 ) -> Array:
     """Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
@@ -464,8 +422,12 @@ def gemm_time(
     energy = rate.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
 
     def sustained(time: Array) -> Array:
-        limited = clock_limited_time(time, energy, rate.arithmetic_power)
-        return sustained_time(time, limited, constants["boost_time"])
+        # Kernels start at the boost clock, until the power limit throttles them (heuristic, this work; H. He,
+        # "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai).
+        limited = roofline.clock_limited_time(time, energy, rate.arithmetic_power)
+        together = time + constants["boost_time"]
+        throttled = time / np.where(together == 0.0, 1.0, together)
+        return np.asarray(time + np.maximum(limited - time, 0.0) * throttled)
 
     compute = sustained(burst)
     # Memory time, and conversion of the first input before the product starts.
@@ -473,7 +435,7 @@ def gemm_time(
     traffic = product_memory_traffic(
         m, n, k, batch, element_size, output_element_size, *block, *machine, in_order=_reads_alone(constants)
     )
-    memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
+    memory = roofline.transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
     fixed = constants["launch_time"] + conversion
     longer = compute

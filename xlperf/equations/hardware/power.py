@@ -497,29 +497,3 @@ def junction_temperature(power: Numeric, area: Numeric, resistance: Numeric, coo
     temperature : Temperature in degrees Celsius. [K]
     """
     return np.asarray(array(coolant_temperature) + array(power) / array(area) * array(resistance))
-
-
-def power_at_temperature(
-    temperature: Numeric, area: Numeric, resistance: Numeric, coolant_temperature: Numeric
-) -> Array:
-    r"""Power at which compute dies have a temperature: the inverse of :func:`junction_temperature`.
-
-    .. math:: P = A \frac{T - T_0}{R}
-
-    By definition.
-
-    >>> float(power_at_temperature(81.6, 814.0, 60.0, 30.0).round(1))
-    700.0
-
-    Parameters
-    ----------
-    temperature : Temperature T in degrees Celsius. [K]
-    area : Area A of the compute dies. [mm2]
-    resistance : Resistance R from the dies to the coolant. [mm2/(W/K)]
-    coolant_temperature : Temperature T_0 of the coolant in degrees Celsius. [K]
-
-    Returns
-    -------
-    power : Power of the dies and of what is stacked on them; negative below the coolant. [W]
-    """
-    return np.asarray(array(area) * (array(temperature) - array(coolant_temperature)) / array(resistance))

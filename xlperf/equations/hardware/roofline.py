@@ -220,33 +220,6 @@ def clock_limited_time(burst_time: Numeric, energy: Numeric, power: Numeric) -> 
     return np.asarray(np.maximum(np.maximum(burst, cbrt(least * burst * burst)), slowest))
 
 
-def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numeric) -> Array:
-    r"""Time of a kernel that starts at the boost clock until the power limit throttles it.
-
-    .. math:: t' = t + \max(t_P - t, 0)\,\frac{t}{t + t_{boost}}
-
-    Heuristic, this work: power throttles products as measured; the transition is fitted. Source: H. He, "Strangely,
-    matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
-
-    >>> float(sustained_time(1.0, 1.5, 1.0))  # A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5
-    1.25
-
-    Parameters
-    ----------
-    burst_time : Time t at the boost clock. [s]
-    limited_time : Time t_P of a long kernel under the power limit. [s]
-    boost_time : Length of a kernel with half of the slowdown. [s]
-
-    Returns
-    -------
-    time : Time under the power limit. [s]
-    """
-    burst = array(burst_time)
-    together = burst + array(boost_time)
-    throttled = burst / np.where(together == 0.0, 1.0, together)
-    return np.asarray(burst + np.maximum(array(limited_time) - burst, 0.0) * throttled)
-
-
 def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: Numeric = 0.0) -> tuple[Array, Array]:
     r"""Time saved by doubling the compute rate, and by doubling the memory bandwidth.
 
@@ -526,47 +499,3 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
     time : Exposed part. [s]
     """
     return np.asarray(np.maximum(array(size) / array(bandwidth) - array(computing_time), 0.0))
-
-
-def host_update_time(
-    num_parameters: Numeric,
-    gradient_size: Numeric,
-    weight_size: Numeric,
-    state_size: Numeric,
-    host_bandwidth: Numeric,
-    host_memory_bandwidth: Numeric,
-    drive_bandwidth: Numeric,
-) -> Array:
-    r"""Time of an optimizer step on the host, up to the return of the weights to the accelerator.
-
-    The host reads gradients and state and writes state and weights; drives transfer their state meanwhile.
-
-    .. math:: t = P \left(\max\left(\frac{2 e_s + e_g + e_w}{B_m}, \frac{2 e_s}{B_d}\right) + \frac{e_w}{B_h}\right)
-
-    Parameters
-    ----------
-    num_parameters : Parameters P with state on the host, per accelerator. [-]
-    gradient_size, weight_size, state_size : Bytes per parameter of gradient e_g, weight e_w and optimizer state e_s.
-        [B]
-    host_bandwidth : Bandwidth B_h of the link to the host, one direction. [B/s]
-    host_memory_bandwidth : Bandwidth B_m of the host's memory, per accelerator. [B/s]
-    drive_bandwidth : Bandwidth B_d of drives with the state, per accelerator; infinite: in host memory. [B/s]
-
-    Returns
-    -------
-    time : Time of one step. [s]
-
-    References
-    ----------
-    .. [1] J. Ren et al., "ZeRO-Offload", 2021, arXiv:2101.06840, section 4.
-    .. [2] S. Rajbhandari et al., "ZeRO-Infinity", 2021, arXiv:2104.07857, section 5.
-
-    A billion parameters: 28 GB at 70 GB/s and 2 GB at 50 GB/s.
-
-    >>> float(host_update_time(1e9, 2.0, 2.0, 12.0, 50e9, 70e9, float("inf")))
-    0.44
-    """
-    gradient, weight, state = array(gradient_size), array(weight_size), array(state_size)
-    memory = (2.0 * state + gradient + weight) / array(host_memory_bandwidth)
-    update = np.maximum(memory, 2.0 * state / array(drive_bandwidth))
-    return np.asarray(array(num_parameters) * (update + weight / array(host_bandwidth)))

@@ -16,18 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, some
+from xlperf.equations.model import linear_attention
 from xlperf.equations.model.blocks import Shard
-from xlperf.equations.model.linear_attention import (
-    KINDS,
-    LinearKind,
-    Scan,
-    linear_of,
-    linear_state_size,
-    recurrent_step_flop,
-    recurrent_step_traffic,
-    scan_gradient,
-    selective_scan_work,
-)
 from xlperf.equations.model.model import Architecture, Model
 
 
@@ -124,7 +114,7 @@ class Stream(NamedTuple):
     traffic: Array  # [B]
 
 
-Kernel = Flash | Read | Scores | Stream | Scan
+Kernel = Flash | Read | Scores | Stream | linear_attention.Scan
 
 
 class Trained(NamedTuple):
@@ -165,9 +155,9 @@ class _Call:
         return self.near.groups if self.architecture.shapes else self.groups
 
     @property
-    def kind(self) -> LinearKind:
+    def kind(self) -> linear_attention.LinearKind:
         """Kind of the linear layers."""
-        return KINDS[self.architecture.linear_kind]
+        return linear_attention.KINDS[self.architecture.linear_kind]
 
     @property
     def sparse_groups(self) -> tuple[Array, Array]:
@@ -463,20 +453,20 @@ INDEX = Core(
 def _linear_train(call: Sequences) -> Iterable[Trained]:
     scan = call.kind.scan(call.shard, call.tokens, 0.0 * call.tokens, call.length, call.element_size)
     if scan is None:
-        flop, traffic = selective_scan_work(call.shard, call.tokens, call.element_size)
+        flop, traffic = linear_attention.selective_scan_work(call.shard, call.tokens, call.element_size)
         yield Trained("linear attention", Stream(flop, traffic))
         gradient = Stream(_SELECTIVE_GRADIENT * flop, _SELECTIVE_GRADIENT * traffic)
         yield Trained("linear attention gradient", gradient, "backward")
         return
     yield Trained("linear attention", scan)
-    yield Trained("linear attention gradient", scan_gradient(scan), "backward")
+    yield Trained("linear attention gradient", linear_attention.scan_gradient(scan), "backward")
 
 
-def _linear_prefill(call: Prompts) -> Scan | Stream:
+def _linear_prefill(call: Prompts) -> linear_attention.Scan | Stream:
     # sequences of a pass whose states are read and written, and consecutive tokens of each
     together, own = np.maximum(call.number / call.passes, 1.0), np.minimum(call.own, call.queries)
     scan = call.kind.scan(call.shard, call.queries, together, own, call.element_size)
-    return scan or Stream(*selective_scan_work(call.shard, call.queries, call.element_size))
+    return scan or Stream(*linear_attention.selective_scan_work(call.shard, call.queries, call.element_size))
 
 
 def _linear_decode(call: Steps) -> Stream:
@@ -484,11 +474,13 @@ def _linear_decode(call: Steps) -> Stream:
     model, shard = call.model, call.shard
     heads, key_heads = shard.value_heads, shard.split(model.linear_key_heads)
     sizes = (model.linear_key_size, model.linear_value_size)
-    flop = recurrent_step_flop(call.sequences * call.tokens, heads, *sizes)
+    flop = linear_attention.recurrent_step_flop(call.sequences * call.tokens, heads, *sizes)
     if not call.kind.stateful:
         return Stream(0.0 * flop, 0.0 * flop)
     bytes_of = (call.element_size, model.linear_state_size)
-    return Stream(flop, recurrent_step_traffic(call.sequences, call.tokens, heads, key_heads, *sizes, *bytes_of))
+    return Stream(
+        flop, linear_attention.recurrent_step_traffic(call.sequences, call.tokens, heads, key_heads, *sizes, *bytes_of)
+    )
 
 
 LINEAR = Core(
@@ -499,12 +491,14 @@ LINEAR = Core(
     prefill=_linear_prefill,
     decode=_linear_decode,
     place="linear",
-    state=linear_state_size,
-    other_flop=lambda model, length: linear_of(
+    state=linear_attention.linear_state_size,
+    other_flop=lambda model, length: linear_attention.linear_of(
         model,
         lambda kind: (
             float(kind.stateful)
-            * recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
+            * linear_attention.recurrent_step_flop(
+                1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size
+            )
         ),
     ),
     families=("linear_attention", "vector"),

@@ -13,22 +13,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.roofline import PLANNED
-from xlperf.equations.model.blocks import (
-    EXPERTS,
-    FEED_FORWARD,
-    INDEX,
-    LATENT_SPACE,
-    MLP,
-    ROUTER,
-    SHARED_EXPERT,
-    Block,
-    Gemms,
-    Operator,
-    Shard,
-    Tokens,
-    products,
-    weights,
-)
+from xlperf.equations.model import blocks
 from xlperf.equations.model.cores import stream_passes
 from xlperf.equations.model.layers import attention_of, layer_blocks
 from xlperf.equations.model.linear_attention import KINDS, linear_of
@@ -58,9 +43,9 @@ class Between(NamedTuple):
     mask_size: Numeric  # bytes of an element of a dropout mask [B]
 
 
-def backward_gemms(forward: Gemms) -> Gemms:
+def backward_gemms(forward: blocks.Gemms) -> blocks.Gemms:
     """Products of the backward pass: input gradients (m, k, n), then weight gradients (k, n, m)."""
-    return Gemms(
+    return blocks.Gemms(
         _gradient_names(forward.names),
         beside(forward.m, forward.k),
         beside(forward.k, forward.n),
@@ -74,17 +59,17 @@ def _gradient_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{name} {side}" for side in ("input gradient", "weight gradient") for name in names)
 
 
-def concatenated(*groups: Gemms) -> Gemms:
+def concatenated(*groups: blocks.Gemms) -> blocks.Gemms:
     """Groups of products joined along the axis of operators."""
     names = tuple(name for group in groups for name in group.names)
-    return Gemms(names, *(beside(*values) for values in zip(*(group[1:] for group in groups), strict=True)))
+    return blocks.Gemms(names, *(beside(*values) for values in zip(*(group[1:] for group in groups), strict=True)))
 
 
-def attention_gemms(shard: Shard, batch_size: Array, sequence_length: Array) -> Gemms:
+def attention_gemms(shard: blocks.Shard, batch_size: Array, sequence_length: Array) -> blocks.Gemms:
     """Score and value products of unfused attention in the forward pass."""
     model, length = shard.model, sequence_length
     heads = batch_size * shard.heads
-    return Gemms(
+    return blocks.Gemms(
         ("attention scores", "attention values"),
         side_by_side(length, length),
         side_by_side(length, model.v_head_size),
@@ -100,7 +85,7 @@ def _residual(model: Model, between: Between, backward: bool) -> Array:
 
 
 def attention_vectors(
-    shard: Shard, tokens: Array, score_elements: Array, between: Between, latent: bool, backward: bool
+    shard: blocks.Shard, tokens: Array, score_elements: Array, between: Between, latent: bool, backward: bool
 ) -> Vectors:
     """Norm, residual, rotary embedding, softmax and its dropout of an attention block; backward also biases. [B]
     ``score_elements``: attention scores written to memory; 0 with flash attention. ``latent``: heads of MLA are
@@ -183,7 +168,7 @@ def mtp_vectors(model: Model, between: Between, backward: bool) -> Vectors:
     return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
 
 
-def linear_vectors(shard: Shard, tokens: Array, between: Between, backward: bool) -> Vectors:
+def linear_vectors(shard: blocks.Shard, tokens: Array, between: Between, backward: bool) -> Vectors:
     """Norm, residual, short convolution and gated norm of a block of linear attention. [B] A gated delta net transposes
     the input and output of its convolution (heuristic, this work: passes per tensor).
     """
@@ -198,17 +183,17 @@ def linear_vectors(shard: Shard, tokens: Array, between: Between, backward: bool
 
 
 @lru_cache(maxsize=2)  # several results of a plan count the parameters of its model
-def whole_model(model: Model) -> Shard:
+def whole_model(model: Model) -> blocks.Shard:
     """A model on one rank."""
-    return Shard(model, ones(model.num_layers))
+    return blocks.Shard(model, ones(model.num_layers))
 
 
-def attention_matrix_parameters(shard: Shard) -> Array:
+def attention_matrix_parameters(shard: blocks.Shard) -> Array:
     """GEMM weights of the attention block of a layer, plain or latent, (rows,). [-]"""
-    return attention_of(shard.model, lambda block: weights(block, shard))
+    return attention_of(shard.model, lambda block: blocks.weights(block, shard))
 
 
-def layer_vector_parameters(shard: Shard, query_key_norm: Array | float) -> Array:
+def layer_vector_parameters(shard: blocks.Shard, query_key_norm: Array | float) -> Array:
     """Scales and biases of a layer on one rank, excluding norms of compressed queries, keys and values, (rows,). [-]"""
     model = shard.model
     norms = 2.0 * (1.0 + model.layer_norm) * model.hidden_size + 2.0 * query_key_norm * model.head_size
@@ -225,14 +210,14 @@ def mixing_parameters(model: Model) -> Array:
     return np.asarray(np.where(streams > 1.0, 2.0 * (2.0 + streams) * streams * streams * model.hidden_size, 0.0))
 
 
-def linear_vector_parameters(shard: Shard) -> Array:
+def linear_vector_parameters(shard: blocks.Shard) -> Array:
     """Weights of a linear-attention layer outside products, (rows,): convolution, decays, gated norm. [-]"""
     return linear_of(shard.model, lambda kind: kind.vectors(shard))
 
 
-def linear_matrix_parameters(shard: Shard) -> Array:
+def linear_matrix_parameters(shard: blocks.Shard) -> Array:
     """GEMM weights of a linear-attention layer, (rows,). [-]"""
-    return linear_of(shard.model, lambda kind: weights(kind.block, shard))
+    return linear_of(shard.model, lambda kind: blocks.weights(kind.block, shard))
 
 
 def layer_small_parameters(model: Model) -> Array:
@@ -252,7 +237,7 @@ def embedding_parameters(model: Model, tied_embeddings: Array) -> Array:
 
 def index_parameters(model: Model) -> Array:
     """Weights of index and cache compression of all sparse layers, excluding attention itself, (rows,). [-]"""
-    return np.asarray(model.num_attention_layers * weights(INDEX, whole_model(model)))
+    return np.asarray(model.num_attention_layers * blocks.weights(blocks.INDEX, whole_model(model)))
 
 
 def _all_attention(model: Model) -> Array:
@@ -280,10 +265,10 @@ def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Arra
     """Weights of a dense feed-forward layer and of a mixture with its router, or of one token's experts. [-]"""
     shard = whole_model(model)
     visited = model.top_k if experts_per_token else model.num_experts
-    mixture = visited * weights(EXPERTS, shard)
-    for block in (SHARED_EXPERT, ROUTER, LATENT_SPACE):
-        mixture = mixture + weights(block, shard)
-    return weights(MLP, shard), np.asarray(mixture)
+    mixture = visited * blocks.weights(blocks.EXPERTS, shard)
+    for block in (blocks.SHARED_EXPERT, blocks.ROUTER, blocks.LATENT_SPACE):
+        mixture = mixture + blocks.weights(block, shard)
+    return blocks.weights(blocks.MLP, shard), np.asarray(mixture)
 
 
 def matrix_parameters(model: Model, experts_per_token: bool) -> Array:
@@ -348,7 +333,7 @@ _ONCE_VECTORS = ("embedding and last norm", "sampling")
 COPIED_VECTORS = ("norms and residual", "embedding and last norm")
 """Kernels over whole hidden states: every rank of a tensor-parallel group computes all of them."""
 FEED_FORWARD_OPERATORS = frozenset(
-    (*(name for block in FEED_FORWARD for name in block.names), "activation", *_EXPERT_VECTORS)
+    (*(name for block in blocks.FEED_FORWARD for name in block.names), "activation", *_EXPERT_VECTORS)
 )
 """Operators that an expert pool computes; the attention pool has all others."""
 SAMPLING_PASSES = 2.0
@@ -392,7 +377,7 @@ class ServingShape(NamedTuple):
 class ServingGemms(NamedTuple):
     """GEMMs of the prefill and of a decode step."""
 
-    gemms: Gemms  # prefill, then decoding, (rows, operators) [-]
+    gemms: blocks.Gemms  # prefill, then decoding, (rows, operators) [-]
     calls: Array  # calls per layer, or per pass for the last of each phase, (rows, operators) [-]
     narrow: np.ndarray  # whether weights and inputs are stored in the precision of the plan, (operators,)
     attention: np.ndarray  # whether a product belongs to an attention layer, (operators,)
@@ -448,7 +433,7 @@ def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
     return LayerShares(attention, linear_share(model), dense, experts)
 
 
-def part_of(block: Block, operator: Operator, architecture: Architecture) -> str:
+def part_of(block: blocks.Block, operator: blocks.Operator, architecture: Architecture) -> str:
     """Part of a checkpoint whose precision a product has, "" for that of the plan and for products in 16 bits.
 
     >>> from xlperf.equations.model.blocks import HEAD, MLP
@@ -463,9 +448,9 @@ def part_of(block: Block, operator: Operator, architecture: Architecture) -> str
         return ""
     if block.place in ("attention", "linear"):
         return "attention"
-    if block is SHARED_EXPERT:
+    if block is blocks.SHARED_EXPERT:
         return "shared"
-    return "mlp" if block is MLP and architecture.experts else ""
+    return "mlp" if block is blocks.MLP and architecture.experts else ""
 
 
 @lru_cache
@@ -475,7 +460,7 @@ def _flags(architecture: Architecture, num_phases: int) -> tuple[np.ndarray, np.
     narrow = np.array([block.served(operator) == PLANNED for block, operator in pairs])
     attention = np.array([block.place in ("attention", "linear") for block, _ in pairs])
     part = np.array([part_of(block, operator, architecture) for block, operator in pairs], dtype=object)
-    return narrow, attention, np.array([block is EXPERTS for block, _ in pairs]), part
+    return narrow, attention, np.array([block is blocks.EXPERTS for block, _ in pairs]), part
 
 
 def serving_gemms(
@@ -490,7 +475,7 @@ def serving_gemms(
     >>> serving_gemms(LLAMA, shape, Architecture(False, False, False), (DECODING,)).gemms.n.tolist()
     [[6144.0, 4096.0, 28672.0, 4096.0, 128256.0]]
     """
-    shard = Shard(model, shape.attention_parallel, shape.expert_tensor_parallel)
+    shard = blocks.Shard(model, shape.attention_parallel, shape.expert_tensor_parallel)
     shares, one = layer_shares(model, architecture), np.ones_like(model.num_layers)
     gemms, calls = [], []
     # Calls of a product: layers with its block, the form of latent attention it is of, and layers of its own kind.
@@ -498,9 +483,9 @@ def serving_gemms(
         tokens, routed, sampled = shape.of(phase)
         context, absorbed = (tokens, one) if phase else (shape.prefill_context, one * shape.absorbed_share)
         experts = _expert_load(model, routed, shape) if architecture.experts else ()
-        seen = Tokens(tokens, tokens, sampled, context, *experts)
+        seen = blocks.Tokens(tokens, tokens, sampled, context, *experts)
         for block in layer_blocks(architecture):
-            gemms.append(products(block, shard, seen))
+            gemms.append(blocks.products(block, shard, seen))
             share = one if block.place == "head" else shares.of(block.place)
             for operator in block.operators:
                 number = share
@@ -571,7 +556,7 @@ def serving_vectors(
     one, shares = np.ones_like(stream), layer_shares(model, architecture)
     norms = one * model.num_blocks if architecture.counted else 2.0 * one
     if architecture.linear_attention:
-        shard = Shard(model, ranks)
+        shard = blocks.Shard(model, ranks)
         channels = KINDS[architecture.linear_kind].channels(shard) * element_size
         normed = 3.0 * shard.linear_values * element_size
         cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size

@@ -307,29 +307,6 @@ class Network:
     num_links: Array  # Links that share an accelerator's bandwidth; global links of a dragonfly router; else 1 [-]
 
 
-def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
-    r"""Link load of a collective on a fully connected tier: every member sends to all peers at once.
-
-    .. math:: l = \frac{L}{n} \quad (n > 1)
-
-    Source: R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
-
-    >>> float(direct_load(2.0, 7.0))  # Two of eight accelerators use one of seven links, for half of the message
-    3.5
-
-    Parameters
-    ----------
-    group_size : Members of the group. [-]
-    num_links : Peers L in the machine, which share the bandwidth of one accelerator. [-]
-
-    Returns
-    -------
-    load : Load per byte of the whole message; 0 for a group of one. [-]
-    """
-    ranks = array(group_size)
-    return np.asarray(array(num_links) / ranks * np.where(ranks == 1.0, 0.0, 1.0))
-
-
 def _parallel_links(num_links: Array, second_length: Array, third_length: Array) -> Array:
     """Global links between two groups."""
     return np.asarray(num_links * second_length / np.maximum(third_length - 1.0, 1.0))
@@ -475,10 +452,14 @@ def _relative(load: Array, members: Array) -> Array:
 
 
 def _direct(operation: str, members: Array, num_links: Array) -> tuple[Array, Array]:
+    """Hops and slowdown of a fully connected tier: every member sends to all peers at once, over a link to each (R.
+    Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521).
+    """
     steps = np.where(members > 1.0, 1.0, 0.0)
     if operation == "point_to_point":
         return steps, num_links + 0.0 * members
-    return steps, _relative(direct_load(members, num_links), members)
+    load = num_links / members * np.where(members == 1.0, 0.0, 1.0)
+    return steps, _relative(load, members)
 
 
 def _listed(operation: str, members: Array, distance: Array, number: Array) -> tuple[tuple[Array, Array], np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, known_or, some
+from xlperf.base.arrays import Array, known_or, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     AXES,
@@ -118,10 +118,14 @@ class TrainingPlan(PlanColumns):
         less = np.where(self.master_weights == MasterWeights.REMAINDER, FP32_SIZE - BF16_SIZE, 0.0)
         return np.where(self.master_weights == MasterWeights.FP32, FP32_SIZE, less)
 
-    # Bytes of optimizer state per parameter [B]
-    optimizer_size = quantity(
-        lambda plan: optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
-    )
+    @derived
+    def optimizer_size(self) -> Array:
+        """Bytes of optimizer state per parameter: moments (two of Adam), and master weights beside narrower ones. [B]
+
+        Source: P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
+        """
+        return (1.0 + self.adam) * self.moment_size + np.where(self.element_size < WORD, self.master_size, 0.0)
+
     # Bytes of an element of a token sent to experts [B]
     dispatch_size = quantity(
         lambda plan: np.where(plan.dispatch_precision == DispatchPrecision.FP8, FP8_SIZE, plan.element_size)
@@ -331,40 +335,6 @@ def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
         "attention_backward": flash,
         "linear_attention": model.num_linear_layers > 0,
     }
-
-
-def optimizer_element_size(
-    adam: Numeric, element_size: Numeric, word_size: Numeric, moment_size: Numeric, master_size: Numeric
-) -> Array:
-    r"""Bytes of optimizer state per parameter: moments, and master weights beside narrower ones.
-
-    .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
-
-    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
-
-    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
-    12.0
-
-    Parameters
-    ----------
-    adam : Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
-    element_size : Bytes e of a weight. [B]
-    word_size : Bytes w of a full word, 4 for FP32; weights of fewer bytes have master weights. [B]
-    moment_size : Bytes e_m of an element of a moment. [B]
-    master_size : Bytes e_w in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
-
-    Returns
-    -------
-    size : Bytes per parameter. [B]
-
-    References
-    ----------
-    .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
-    .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
-    """
-    word, weight = array(word_size), array(element_size)
-    narrow = np.where(np.isnan(weight + word), np.nan, weight < word)
-    return np.asarray((1.0 + array(adam)) * array(moment_size) + narrow * array(master_size))
 
 
 def _lacks_layers(plan: TrainingPlan, model: Model) -> np.ndarray:

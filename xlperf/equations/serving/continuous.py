@@ -10,34 +10,11 @@ import numpy as np
 from xlperf.base.arrays import Array, divide, side_by_side, some, total
 from xlperf.equations.model.operators import DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving import phases, queueing
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.load import BatchTimes, Cycle, RequestLoad, bounded_rise, half_of, octave, request_load
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
-from xlperf.equations.serving.phases import (
-    ATTENTION,
-    COMMUNICATION,
-    FIXED,
-    MATRIX,
-    VECTOR,
-    phase_times,
-    serving_bound,
-    serving_work,
-    with_doubled,
-)
-from xlperf.equations.serving.queueing import (
-    PlaceWait,
-    Service,
-    Steady,
-    closed_state,
-    first_of_run,
-    in_turn,
-    place_wait,
-    run_rate,
-    run_state,
-    spread_quantiles,
-    staying_together,
-    uneven_time,
-)
+from xlperf.equations.serving.queueing import place_wait
 
 _FEW_PLANS = 16
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
@@ -45,7 +22,7 @@ QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
 
 def serving_times(deployment: Deployment) -> dict[str, Array]:
     """Times and rates of a static batch, which a replica holds from the first prompt to the last token."""
-    return _times_of_parts(deployment, phase_times(serving_work(deployment)))
+    return _times_of_parts(deployment, phases.phase_times(phases.serving_work(deployment)))
 
 
 def _times_of_parts(deployment: Deployment, parts: Array) -> dict[str, Array]:
@@ -59,10 +36,10 @@ def serving_results(deployment: Deployment) -> dict[str, Array]:
     """Results of a static batch: times, rates, memory and limiting resource."""
     plan, number = deployment.plan, len(deployment.plan)
     doubled = number if number <= _FEW_PLANS else 0  # whose steps on faster machines cost less than a second call
-    every = with_doubled(deployment, np.arange(number)) if doubled else deployment
-    work = serving_work(every)
-    bound = step_bound(plan, serving_bound(every, work, doubled))
-    times = _times_of_parts(deployment, phase_times(work)[:number])
+    every = phases.with_doubled(deployment, np.arange(number)) if doubled else deployment
+    work = phases.serving_work(every)
+    bound = step_bound(plan, phases.serving_bound(every, work, doubled))
+    times = _times_of_parts(deployment, phases.phase_times(work)[:number])
     return {**times, **batch_memory(plan, memory_of(deployment)), "bound": bound}
 
 
@@ -90,11 +67,11 @@ def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, 
         "queue_time": 0.0 * prefill,
         "running_batch": plan.batch_size + 0.0 * prefill,
         "max_request_rate": rate / plan.output_length,
-        "time_matrix": parts[:, MATRIX] / tokens,
-        "time_attention": parts[:, ATTENTION] / tokens,
-        "time_vector": parts[:, VECTOR] / tokens,
-        "time_communication": parts[:, COMMUNICATION] / tokens,
-        "time_overhead": parts[:, FIXED] / tokens,
+        "time_matrix": parts[:, phases.MATRIX] / tokens,
+        "time_attention": parts[:, phases.ATTENTION] / tokens,
+        "time_vector": parts[:, phases.VECTOR] / tokens,
+        "time_communication": parts[:, phases.COMMUNICATION] / tokens,
+        "time_overhead": parts[:, phases.FIXED] / tokens,
         "prefill_share": prefill / latency,
     }
 
@@ -130,14 +107,14 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
 
 def streamed(
     plan: InferencePlan,
-    service: Service,
-    steady: Steady,
+    service: queueing.Service,
+    steady: queueing.Steady,
     results: dict[str, Array],
     best: Array,
     rate: Array,
     prefill_replicas: Array,
     interrupting: Array,
-    place_wait: PlaceWait | None = None,
+    place_wait: queueing.PlaceWait | None = None,
 ) -> dict[str, Array]:
     """Results under a stream of requests, from the steady state and ``results`` of the decode batch as a static batch.
     ``best`` is the capacity and ``rate`` the throughput of the deployment; ``interrupting`` is 1 if prefills interrupt
@@ -167,7 +144,7 @@ def streamed(
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
     spread = [
-        spread_quantiles(
+        queueing.spread_quantiles(
             service, steady, tokens, *varied, side, prefill_replicas, interrupting, place_wait, plan.arrival_variation
         )
         for side in sides
@@ -179,7 +156,7 @@ def streamed(
     return results
 
 
-def arriving_latency(plan: InferencePlan, steady: Steady, latency: RequestLatency) -> Array:
+def arriving_latency(plan: InferencePlan, steady: queueing.Steady, latency: RequestLatency) -> Array:
     """Latency outside the engine that open arrivals add to a state; 0 for closed loops, whose cycle includes it. [s]"""
     running = np.where(np.isfinite(steady.running), steady.running, 1.0)
     return np.where(np.isnan(plan.request_rate), 0.0, latency.time(running))
@@ -232,7 +209,7 @@ class OpenState(NamedTuple):
         every[:, rows] = np.stack(self)
         return OpenState(*every)
 
-    def place_wait(self, plan: InferencePlan, rate: Array, places: Array) -> PlaceWait:
+    def place_wait(self, plan: InferencePlan, rate: Array, places: Array) -> queueing.PlaceWait:
         """Wait for a place, which each request holds for b / lambda (Little's law); 0 without decoding."""
         hold = self.running / rate
         prefill_share = np.where(np.isinf(self.running), 0.0, np.minimum(divide(self.share, hold, 0.0), 1.0))
@@ -242,13 +219,13 @@ class OpenState(NamedTuple):
         wait = place_wait(places, self.running / places, hold, plan.arrival_variation, variation)
         return wait.chosen((plan.tokens_after_first > 0.0) | np.isinf(self.running))
 
-    def service(self, service: Service) -> Service:
+    def service(self, service: queueing.Service) -> queueing.Service:
         """Service demand in this state; unchanged beyond the capacity and in rows without open arrivals."""
         line = self.step - self.step_slope * self.running, self.step_slope
         longest = np.where(np.isinf(service.longest), np.inf, self.longest)
-        loaded = Service(self.prefill, self.share, *line, *service.per_request, self.saving, longest)
+        loaded = queueing.Service(self.prefill, self.share, *line, *service.per_request, self.saving, longest)
         known = np.isfinite(self.running)
-        return Service(*(np.where(known, *pair) for pair in zip(loaded, service, strict=True)))
+        return queueing.Service(*(np.where(known, *pair) for pair in zip(loaded, service, strict=True)))
 
 
 class CycleTimes(NamedTuple):
@@ -364,8 +341,8 @@ class Replicas(NamedTuple):
 class Operation(NamedTuple):
     """Replicas in steady state, (rows,)."""
 
-    service: Service  # service demand at the decode batch
-    steady: Steady
+    service: queueing.Service  # service demand at the decode batch
+    steady: queueing.Steady
     results: dict[str, Array]  # of the decode batch as a static batch
     places: Array  # requests that fit into the cache, 1 or more [-]
     capacity: Array  # throughput of a replica with a full cache [request/s]
@@ -373,7 +350,7 @@ class Operation(NamedTuple):
     memory: ReplicaMemory
     times: BatchTimes
     uneven: Array  # added time per token from varying outputs of a run: mean and quantiles, (rows, 4) [s]
-    place_wait: PlaceWait | None = None  # wait of open arrivals for a place
+    place_wait: queueing.PlaceWait | None = None  # wait of open arrivals for a place
 
 
 def operating(deployment: Deployment, bounded: bool = True) -> Operation:
@@ -409,7 +386,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
     # Closed loop with a constant number of requests in flight.
     service = workload.service(active, cycle, np.where(sloped, steps[1], cycle.step))
     outside, uneven = deployment.request_latency.time(requests), np.zeros((len(requests), 4))
-    steady = closed_state(service, requests, places, outside)
+    steady = queueing.closed_state(service, requests, places, outside)
     capacity = places / _cycle_time(workload, full)
     if ends.any():
         # Finite runs: all requests start at once, in passes of a burst.
@@ -419,19 +396,19 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
             burst_fraction=np.ones_like(burst),
         )
         run = plan.run_requests / replicas
-        starting = closed_state(early, requests, places, outside)
+        starting = queueing.closed_state(early, requests, places, outside)
         # Requests of equal length stay in the groups of one pass unless prefills have priority.
-        grouped = in_turn(service, steady, passes[1], burst, active)
-        together, passed = (
-            staying_together(service.decode_steps, in_step, plan.output_variation)
-            for in_step in (plan.prefill_first, 1.0 - plan.prefill_first)
-        )
-        steady = run_state(grouped, steady, passed, 0.0 * passed, plan.run_requests)
-        first = first_of_run(run, active)
+        grouped = queueing.in_turn(service, steady, passes[1], burst, active)
+        # Requests of a burst end in one step, and their successors come together: a whole burst if prefills have
+        # priority, else those of one pass. Lengths are uniform.
+        spread = np.maximum(2.0 * queueing.ROOT_OF_THREE * plan.output_variation * service.decode_steps, 1.0)
+        together, passed = plan.prefill_first / spread, (1.0 - plan.prefill_first) / spread
+        steady = queueing.run_state(grouped, steady, passed, 0.0 * passed, plan.run_requests)
+        first = queueing.first_of_run(run, active)
         uneven = (first + (1.0 - first) * together)[:, None] * _uneven(early, starting, active, plan)
-        steady = run_state(starting, steady, first, together, plan.run_requests)
+        steady = queueing.run_state(starting, steady, first, together, plan.run_requests)
         # Of the initial requests the first waits for no place, the last as long as a later request: half on average.
-        queue_time = steady.queue_time * (1.0 - 0.5 * first_of_run(run, requests))
+        queue_time = steady.queue_time * (1.0 - 0.5 * queueing.first_of_run(run, requests))
         steady = steady._replace(queue_time=queue_time)
     wait = None
     if state is not None:
@@ -441,7 +418,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
         opened = service.open_state(
             rate, plan.prompt_variation, state.running, state.least_share, interval, plan.arrival_variation, wait.mean
         )
-        steady = Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
+        steady = queueing.Steady(*(np.where(arriving, *pair) for pair in zip(opened, steady, strict=True)))
     # The decode batch as a static batch.
     step = times.step(batch)
     loaded = deployment.with_batch(batch, prompts)
@@ -453,13 +430,15 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
     return Operation(service, steady, results, places, capacity, loaded, memory, times, uneven, wait)
 
 
-def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan) -> Array:
+def _uneven(early: queueing.Service, starting: queueing.Steady, active: Array, plan: InferencePlan) -> Array:
     """Added time per token of short answers in a burst over long ones, mean and quantiles, (rows, 4). [s]"""
     if not some(plan.output_variation > 0.0):
         return np.zeros((len(active), 4))
     stall = 2.0 * np.maximum(starting.decode_time - early.decode_steps * early.step_time(active), 0.0)
     longest = np.where(plan.prefill_first > 0.0, np.inf, np.minimum(early.longest, early.prefill_time))
-    return side_by_side(*uneven_time(stall, np.maximum(early.decode_steps, 1.0), longest, plan.output_variation))
+    return side_by_side(
+        *queueing.uneven_time(stall, np.maximum(early.decode_steps, 1.0), longest, plan.output_variation)
+    )
 
 
 def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Array]:
@@ -471,7 +450,7 @@ def loaded_results(deployment: Deployment, operation: Operation) -> dict[str, Ar
     if not np.isnan(plan.run_requests).all():
         active = np.minimum(np.maximum(plan.concurrency / replicas, 1.0), places)
         run = plan.run_requests / replicas
-        finite = run_rate(service, active, run, rate, active / rate, plan.output_variation)
+        finite = queueing.run_rate(service, active, run, rate, active / rate, plan.output_variation)
         rate = np.where(arriving, rate, finite)
     # With fewer requests than replicas, some replicas are idle.
     busy = np.where(arriving, replicas, np.minimum(replicas, plan.concurrency))

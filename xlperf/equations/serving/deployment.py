@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, finite, power, some
-from xlperf.equations.hardware.gemm import grouped_slowdown
 from xlperf.equations.hardware.roofline import WIDE, Device, stack_constants, transfer_time
 from xlperf.equations.model.blocks import MLP, PLAIN, Shard
 from xlperf.equations.model.model import EVEN, Architecture, Model, Popularity
@@ -268,8 +267,12 @@ def expert_constants(experts: Mapping[str, Array], plan: InferencePlan, device: 
     ratios = {"product_slowdown": "exchanged_product_ratio", "memory_slowdown": "exchanged_memory_ratio"}
     slower = {name: experts[name] * np.where(sent, experts[ratio], 1.0) for name, ratio in ratios.items()}
     peak = device.rate().peak_flop_rate / plan.products_in_time[:, None]
-    rates = peak, device.vector_flop_rate, experts["matrix_to_vector_ratio"]
-    return {**experts, **slower, "product_slowdown": grouped_slowdown(slower["product_slowdown"], *rates)}
+    # Beyond 1 a slowdown is work of the vector units (addresses, masks, scales of blocks): a smaller share where the
+    # matrix units are slow beside them (heuristic, this work).
+    share = np.minimum(peak / (experts["matrix_to_vector_ratio"] * device.vector_flop_rate), 1.0)
+    slowdown = slower["product_slowdown"]
+    slower["product_slowdown"] = slowdown - np.maximum(slowdown - 1.0, 0.0) * (1.0 - share)
+    return {**experts, **slower}
 
 
 def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model:

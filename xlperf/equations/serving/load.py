@@ -16,25 +16,15 @@ from xlperf.base.arrays import Array, Numeric, array, divide, expm1, in_sequence
 from xlperf.equations.model.operators import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving import phases
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.memory import BatchMemory, memory_of, usable_memory
 from xlperf.equations.serving.messages import distinct_ranks, pool_message_time
-from xlperf.equations.serving.phases import (
-    BOUNDS,
-    COMMUNICATION,
-    FIXED,
-    MATRIX,
-    ServingWork,
-    phase_times,
-    serving_bound,
-    serving_work,
-    with_doubled,
-)
 from xlperf.equations.serving.queueing import Service, step_line
 
 # Result columns: utilisation of the pools and of the links between them
 POOL_SHARES = ("attention_pool_share", "expert_pool_share", "expert_link_share")
-_NETWORK = float(BOUNDS.index("network"))
+_NETWORK = float(phases.BOUNDS.index("network"))
 
 
 class SplitStep(NamedTuple):
@@ -46,48 +36,9 @@ class SplitStep(NamedTuple):
     shares: Array  # utilisation of the attention pool, the expert pool and the links, (rows, 3) [-]
     batches: Array  # micro-batches of the step [-]
     needed: Array  # fewest micro-batches that keep one of the pools busy [-]
-    work: tuple[ServingWork, ServingWork]  # of a micro-batch in the attention and in the expert pool
+    work: tuple[phases.ServingWork, phases.ServingWork]  # of a micro-batch in the attention and in the expert pool
     messages: tuple[Array, Array]  # dispatch and combine of a micro-batch in a layer [s]
     repeats: Array  # multiples of a micro-batch's attention, expert and message time in the step, (rows, 3) [-]
-
-
-def ping_pong_time(
-    attention_time: Array, expert_time: Array, message_time: Array, link_time: Array, batches: Array
-) -> Array:
-    r"""Time of a decode step whose m micro-batches alternate between two pools in every layer.
-
-    While one micro-batch is with the experts, the next has attention. The busiest pool or link sets the pace, or with
-    few micro-batches the walk of one through both pools.
-
-    .. math:: t = \max\left(t_a + t_e + t_c,\; m\,t_a,\; m\,t_e,\; m\,t_l\right)
-
-    Parameters
-    ----------
-    attention_time : Time t_a of a micro-batch in the attention pool, all layers. [s]
-    expert_time : Time t_e in the expert pool. [s]
-    message_time : Time t_c of its messages in both directions. [s]
-    link_time : Time t_l for which they occupy a link in one direction. [s]
-    batches : Micro-batches m. [-]
-
-    Returns
-    -------
-    time : Time of the step. [s]
-
-    References
-    ----------
-    .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-       2025, arXiv:2504.02263, section 4.1.
-    .. [2] StepFun, "Step-3 is large yet affordable: model-system co-design for cost-effective decoding", 2025,
-       arXiv:2507.19427, section 5.
-
-    Equal times in both pools, messages of a quarter each way: three micro-batches hide them.
-
-    >>> ping_pong_time(4.0, 4.0, 2.0, 1.0, np.array([1.0, 2.0, 3.0, 4.0])).tolist()
-    [10.0, 10.0, 12.0, 16.0]
-    """
-    walk = array(attention_time) + array(expert_time) + array(message_time)
-    busiest = np.maximum(np.maximum(attention_time, expert_time), link_time)
-    return np.asarray(np.maximum(walk, array(batches) * busiest))
 
 
 def _message_times(attention: Deployment, experts: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
@@ -142,27 +93,30 @@ def split_step(attention: Deployment, experts: Deployment, batch: Array) -> Spli
     batches = np.ceil(batch / size)
     # A micro-batch in each pool, and its messages.
     pools = attention.with_batch(size, ones), experts.with_batch(size, ones)
-    attention_work, expert_work = (serving_work(pool, (DECODING,)) for pool in pools)
+    attention_work, expert_work = (phases.serving_work(pool, (DECODING,)) for pool in pools)
     layers, passes = attention_work.layers, attention_work.passes
     attention_parts = layers * attention_work.parts[:, 0, 0] + passes * attention_work.parts[:, 0, 1]
     expert_parts = layers * expert_work.parts[:, 0, 0]
     dispatch, combine, occupied = _message_times(*pools, size)
     messages = np.zeros_like(attention_parts)
-    messages[:, COMMUNICATION] = layers[:, 0] * (dispatch + combine)
-    times = total(attention_parts), total(expert_parts), messages[:, COMMUNICATION]
+    messages[:, phases.COMMUNICATION] = layers[:, 0] * (dispatch + combine)
+    times = total(attention_parts), total(expert_parts), messages[:, phases.COMMUNICATION]
     link = layers[:, 0] * occupied
-    step = ping_pong_time(*times, link, batches)
+    # While a micro-batch is with the experts, the next has attention: the busiest pool or link sets the pace, or with
+    # few micro-batches the walk of one through both pools (MegaScale-Infer, arXiv:2504.02263, section 4.1; Step-3,
+    # arXiv:2507.19427, section 5).
     busy = np.stack([batches * time for time in (times[0], times[1], link)], axis=-1)
+    step = np.maximum(times[0] + times[1] + times[2], np.max(busy, axis=-1))
     # Parts of the limiting pool or link (0, 1, 2), or of one micro-batch on its way (3).
     limit = np.where(step > np.max(busy, axis=-1), 3, np.argmax(busy, axis=-1))
     repeats = np.where(limit[:, None] == 3, 1.0, batches[:, None] * (np.arange(3) == limit[:, None]))
     parts = repeats[:, :1] * attention_parts + repeats[:, 1:2] * expert_parts
     parts = parts + np.where(limit[:, None] == 3, messages, 0.0)
-    parts[:, COMMUNICATION] += np.where(limit == 2, busy[:, 2], 0.0)
+    parts[:, phases.COMMUNICATION] += np.where(limit == 2, busy[:, 2], 0.0)
     # Limiting resource: of the pool with the longest time.
     longest = np.where(limit == 3, np.argmax(np.stack(times, axis=-1), axis=-1), limit)
     works = attention_work, expert_work
-    bounds = [serving_bound(pool, work) for pool, work in zip(pools, works, strict=True)]
+    bounds = [phases.serving_bound(pool, work) for pool, work in zip(pools, works, strict=True)]
     bound = np.select([longest == 0, longest == 1], bounds, np.where(np.isnan(step), np.nan, _NETWORK))
     return SplitStep(
         parts=parts,
@@ -541,7 +495,10 @@ def half_of(batch: Array) -> Array:
 
 _BATCH = 8192  # rows per call of the equations, so that their arrays stay in the processor's cache [-]
 _FEW = 64  # most rows for which one call of both phases is faster than two calls [-]
-_SHARED = [MATRIX, FIXED]  # parts of a pass that chunked prefill shares with decode steps: weights are read once
+_SHARED = [
+    phases.MATRIX,
+    phases.FIXED,
+]  # parts of a pass that chunked prefill shares with decode steps: weights are read once
 
 
 class Times(NamedTuple):
@@ -691,10 +648,10 @@ class BatchTimes:
         served = self.deployment.take(np.concatenate(rows))
         served = served.with_batch(np.concatenate([ones[0], values[1]]), np.concatenate([values[0], ones[1]]))
         steps = len(rows[1])
-        served = with_doubled(served, prefills + np.arange(steps)) if bounded else served
-        work = serving_work(served)
-        parts = phase_times(work)
-        bound = serving_bound(served, work, steps) if bounded else np.empty(0)
+        served = phases.with_doubled(served, prefills + np.arange(steps)) if bounded else served
+        work = phases.serving_work(served)
+        parts = phases.phase_times(work)
+        bound = phases.serving_bound(served, work, steps) if bounded else np.empty(0)
         return parts[:prefills, PREFILL], parts[prefills : prefills + steps, DECODING], bound
 
     def _pieces(self, phase: int, rows: np.ndarray, values: Array, bounded: int) -> tuple[Array, Array]:
@@ -712,10 +669,10 @@ class BatchTimes:
             served = self.deployment.take(in_sequence(chosen))
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
-            work = serving_work(served, (phase,))
-            parts[some] = phase_times(work)[:, 0]
+            work = phases.serving_work(served, (phase,))
+            parts[some] = phases.phase_times(work)[:, 0]
             if start < bounded:
-                bound[some] = serving_bound(served, work)[: bounded - start]
+                bound[some] = phases.serving_bound(served, work)[: bounded - start]
         # Attention pools decode with their expert pools.
         if phase == DECODING and self.experts is not None:
             partners = self.experts[rows]

@@ -184,36 +184,6 @@ def _faster_kernel(
     return np.where(inside, np.minimum(library, engine), library)
 
 
-def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
-    r"""Exposed time of the exchange of keys and values under context parallelism.
-
-    A ring transfers the next block of keys while attention computes on the present one; the last block hides nothing.
-
-    .. math:: t = \max\left(t_x - r\,\frac{c - 1}{c}\,t_a,\ 0\right)
-
-    Source: H. Liu, M. Zaharia and P. Abbeel, "Ring attention with blockwise transformers for near-infinite context",
-    2023, arXiv:2310.01889.
-
-    An exchange of 10 s in a ring of four: three quarters of 8 s of attention hide 6 s of it.
-
-    >>> [float(hidden_exchange(10.0, 8.0, ring, 4.0)) for ring in (1.0, 0.0)]
-    [4.0, 10.0]
-
-    Parameters
-    ----------
-    time : Time t_x of the exchange alone. [s]
-    attention : Time t_a of the attention of the same layer. [s]
-    ring : Ring r: 1 for blocks in a ring, 0 for an all-gather before attention. [-]
-    context_parallel : Ranks c. [-]
-
-    Returns
-    -------
-    Array : Exposed time, 0 or more. [s]
-    """
-    behind = array(ring) * (1.0 - 1.0 / array(context_parallel)) * array(attention)
-    return np.asarray(np.maximum(array(time) - behind, 0.0))
-
-
 def pool_message_time(
     sizes: tuple[Array, Array], distance: Array, ends: tuple[Deployment, Deployment], bandwidth: Array
 ) -> Array:

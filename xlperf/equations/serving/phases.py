@@ -8,32 +8,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
+from xlperf.equations.hardware import roofline
 from xlperf.equations.hardware.gemm import FEW_ROWS
-from xlperf.equations.hardware.roofline import (
-    CORE,
-    RESOURCES,
-    Faster,
-    doubling_savings,
-    exposed_offload_time,
-    most_saved,
-    resident_bandwidth,
-    resident_share,
-    vector_time,
-)
+from xlperf.equations.model import operators
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.cores import SELECTED, cores_of
-from xlperf.equations.model.operators import (
-    BOTH_PHASES,
-    COPIED_VECTORS,
-    DECODING,
-    ONCE_GEMMS,
-    ONCE_VECTORS,
-    PREFILL,
-    ServingShape,
-    cache_elements,
-    serving_gemms,
-    serving_vectors,
-)
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart, holds_weights
 from xlperf.equations.serving.deployment import (
@@ -59,7 +38,6 @@ from xlperf.equations.serving.messages import (
     GATHERING,
     TRANSFER,
     Messages,
-    hidden_exchange,
     serving_messages,
 )
 from xlperf.equations.serving.weights import rank_weights_size, with_host_weights
@@ -67,7 +45,7 @@ from xlperf.equations.serving.weights import rank_weights_size, with_host_weight
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 ENCODE_PARTS = ("encode_matrix", "encode_attention", "encode_vector", "encode_communication", "encode_fixed")
 """Time of the vision encoder for the images of a prompt by part, where requests have images. [s]"""
-BOUNDS = RESOURCES
+BOUNDS = roofline.RESOURCES
 _CLEAR = 3.0  # ratio of two estimated savings above which their order is certain [-]
 
 VECTOR_FLOP = 2.0  # FLOP per element that an element-wise kernel moves [FLOP]
@@ -75,7 +53,7 @@ VECTOR_FLOP = 2.0  # FLOP per element that an element-wise kernel moves [FLOP]
 # keys with positions (two stable sorts of 8 bits a pass, 230 B), softmax, sums and masks of the sorted logits (50 B),
 # the scatter back (70 B), softmax, noise and maximum (50 B).
 SORTED_LOGIT_SIZE = 200.0
-_Rows = TypeVar("_Rows", ServingShape, Batching)
+_Rows = TypeVar("_Rows", operators.ServingShape, Batching)
 
 
 def logit_size(plan: InferencePlan) -> Array:
@@ -110,36 +88,42 @@ class ServingWork(NamedTuple):
     transfers: Array  # transfers between stages on the critical path, (rows, phases) [-]
 
 
-def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...]) -> _Kernels:
+def _kernels(
+    deployment: Deployment, shape: operators.ServingShape, batching: Batching, phases: tuple[int, ...]
+) -> _Kernels:
     model, plan, architecture, number = deployment.model, deployment.plan, deployment.architecture, len(phases)
     # GEMMs: traffic and time, (rows, phases, GEMMs).
-    products = serving_gemms(model, shape, architecture, phases)
+    products = operators.serving_gemms(model, shape, architecture, phases)
     traffic, time = product_times(deployment, products)
     names = products.gemms.names[: len(products.gemms.names) // number]
     traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
     # Other kernels; every rank of a node copies its inputs over the same host link.
-    vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size(plan), phases)
-    copied = np.array([name in COPIED_VECTORS for name in vectors.names])
+    vectors = operators.serving_vectors(model, shape, architecture, plan.activation_size, logit_size(plan), phases)
+    copied = np.array([name in operators.COPIED_VECTORS for name in vectors.names])
     moving = vectors.traffic * np.where(copied, deployment.software["ranks"], 1.0)
     work = moving * (VECTOR_FLOP / plan.activation_size[:, None])
-    moved = vector_time(deployment.device, deployment.kernels["vector"], moving, work)
+    moved = roofline.vector_time(deployment.device, deployment.kernels["vector"], moving, work)
     attention, flop = attention_kernels(deployment, batching, phases)
     others = vectors.names[: len(vectors.names) // number]
     read, spent, often = (by_phase(values, number) for values in (moving, moved, vectors.calls))
     return _Kernels(
-        KernelTimes(names, ONCE_GEMMS, traffic, time, of_part(names, calls, plan)),
+        KernelTimes(names, operators.ONCE_GEMMS, traffic, time, of_part(names, calls, plan)),
         attention,
-        KernelTimes(others, ONCE_VECTORS, read, spent, of_part(others, often, plan)),
+        KernelTimes(others, operators.ONCE_VECTORS, read, spent, of_part(others, often, plan)),
         flop,
         products.gemms,
     )
 
 
 def _resident(
-    deployment: Deployment, shape: ServingShape, batching: Batching, kernels: _Kernels, phases: tuple[int, ...]
+    deployment: Deployment,
+    shape: operators.ServingShape,
+    batching: Batching,
+    kernels: _Kernels,
+    phases: tuple[int, ...],
 ) -> _Kernels:
     """Kernels with decode steps whose weights and cache stay in the last-level cache between steps."""
-    if DECODING not in phases:
+    if operators.DECODING not in phases:
         return kernels
     layers = deployment.model.num_layers / deployment.plan.pipeline_parallel
     cache = layers * total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])
@@ -150,15 +134,17 @@ def _resident(
         # The next step may route to any expert: all weights must fit, not only the weights that this step reads.
         few = deployment.take(staying)
         needed = np.maximum(read[staying], cache[staying] + rank_weights_size(few.model, few.plan, few.architecture))
-        share = resident_share(needed, few.device.l2_capacity[:, 0])
+        share = roofline.resident_share(needed, few.device.l2_capacity[:, 0])
         share, staying = share[share > 0.0], staying[share > 0.0]
     if not len(staying):
         return kernels
     few = deployment.take(staying)
     # Decode kernels anew, with memory bandwidth between main memory and last-level cache.
-    bandwidth = resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
+    bandwidth = roofline.resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
     device = replace(few.device, memory_bandwidth=bandwidth)
-    again = _kernels(replace(few, device=device), _some(shape, staying), _some(batching, staying), (DECODING,))
+    again = _kernels(
+        replace(few, device=device), _some(shape, staying), _some(batching, staying), (operators.DECODING,)
+    )
 
     def mixed(first: KernelTimes, second: KernelTimes) -> KernelTimes:
         time = first.time.copy(order="K")
@@ -188,7 +174,7 @@ class _Host(NamedTuple):
 
 def _host(
     deployment: Deployment,
-    shape: ServingShape,
+    shape: operators.ServingShape,
     batching: Batching,
     launched: Array,
     between: Array,
@@ -241,7 +227,7 @@ def _host(
     return _Host(layer_overhead, launches, each_pass + 0.0 * served, served * each_served)
 
 
-def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
+def serving_work(deployment: Deployment, phases: tuple[int, ...] = operators.BOTH_PHASES) -> ServingWork:
     """Kernels, communication and host time of a prefill pass, a decode step, or both."""
     plan, architecture = deployment.plan, deployment.architecture
     running = batching_of(plan)
@@ -263,14 +249,16 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         launched = launched + kernel_calls
     host = _host(deployment, shape, running, launched, between, phases)
     exposed = messages.time
-    if PREFILL in phases and some(plan.context_parallel > 1.0):  # attention hides the ring of keys and values
+    if operators.PREFILL in phases and some(plan.context_parallel > 1.0):
+        # Attention hides the ring of keys and values but for the last block (ring attention, arXiv:2310.01889).
         hiding = total(kernels.attention.time[:, 0] * kernels.attention.calls[:, 0])
         exposed = exposed.copy()
-        exposed[:, 0, CONTEXT] = hidden_exchange(exposed[:, 0, CONTEXT], hiding, plan.ring, plan.context_parallel)
+        behind = plan.ring * (1.0 - 1.0 / plan.context_parallel) * hiding
+        exposed[:, 0, CONTEXT] = np.maximum(exposed[:, 0, CONTEXT] - behind, 0.0)
     parts = _parts(kernels, messages, exposed, host)
     if architecture.experts and some(plan.two_batch_overlap > 0.0):
         halves = side_by_side(batching.prefill_split, batching.decode_split)[:, list(phases)]
-        share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
+        share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == operators.PREFILL)
         exposed = _overlapped(messages, exposed, parts, halves, share)
         # A pass pays its overhead once, not once per half.
         host = host._replace(pass_overhead=host.pass_overhead / halves, request_overhead=host.request_overhead / halves)
@@ -279,7 +267,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts = parts.copy(order="F")
         parts[:, :, 0, VECTOR] += adding
     if holds_weights(plan):
-        products = serving_gemms(deployment.model, shape, architecture, phases)
+        products = operators.serving_gemms(deployment.model, shape, architecture, phases)
         busy, launches = total(parts[:, :, 0, :FIXED]), host.layer_launches
         gemms, waiting = with_host_weights(deployment, shape, products, kernels.gemms, (busy, launches), parts, phases)
         kernels, parts = kernels._replace(gemms=gemms), parts.copy(order="F")
@@ -287,11 +275,11 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         parts[:, :, 0, FIXED] += waiting
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
-    if PREFILL in phases and ENCODE_PARTS[0] in deployment.software:
+    if operators.PREFILL in phases and ENCODE_PARTS[0] in deployment.software:
         encoding = np.concatenate([deployment.software[name] for name in ENCODE_PARTS], axis=-1)
         parts[:, 0, 1] += (batching.own_prompts / batching.passes)[:, None] * encoding
     # Host time per request or token: in decoding it may overlap with the computation of a stage, drafts included.
-    decoding = np.array(phases) == DECODING
+    decoding = np.array(phases) == operators.DECODING
     passes = np.where(decoding, _decode_passes(plan)[:, None], 1.0)
     handled = np.where(decoding, plan.tokens_per_step[:, None], 1.0) * host.request_overhead
     stage = (deployment.model.num_layers / plan.pipeline_parallel)[:, None] * _drafting(deployment)[:, None]
@@ -332,12 +320,15 @@ def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -
 
 
 def _adapters(
-    deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...]
+    deployment: Deployment, shape: operators.ServingShape, batching: Batching, phases: tuple[int, ...]
 ) -> tuple[Array, Array]:
     """Time and kernels of the adapters of a layer, (rows, phases)."""
     plan, constants = deployment.plan, deployment.kernels["vector"]
     efficiency, each = constants["memory_efficiency"][:, 0], deployment.software["adapter_time"][:, 0]
-    requests = {PREFILL: shape.prefill_sampled, DECODING: np.ceil(batching.sequences / plan.data_parallel_attention)}
+    requests = {
+        operators.PREFILL: shape.prefill_sampled,
+        operators.DECODING: np.ceil(batching.sequences / plan.data_parallel_attention),
+    }
     columns = [
         adapter_layer(deployment.model, plan, deployment.device, efficiency, each, shape.of(phase)[0], requests[phase])
         for phase in phases
@@ -347,18 +338,18 @@ def _adapters(
 
 
 def _with_offload(
-    deployment: Deployment, kernels: _Kernels, shape: ServingShape, parts: Array, phases: tuple[int, ...]
+    deployment: Deployment, kernels: _Kernels, shape: operators.ServingShape, parts: Array, phases: tuple[int, ...]
 ) -> Array:
     """Parts with the exposed KV offload of a layer: decoding reads the cache from the host, the prefill writes it."""
     plan, model, architecture = deployment.plan, deployment.model, deployment.architecture
     link, drive = deployment.device.host_bandwidth[:, 0], deployment.device.drive_bandwidth[:, 0]
     link = np.where(plan.offload_target == OffloadTarget.DRIVE, np.minimum(link, drive), link)
-    written = shape.prefill_tokens * cache_elements(model, plan.attention_parallel, architecture.one_vector)
-    moved = {DECODING: total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])}
-    moved[PREFILL] = written * plan.kv_size
+    written = shape.prefill_tokens * operators.cache_elements(model, plan.attention_parallel, architecture.one_vector)
+    moved = {operators.DECODING: total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])}
+    moved[operators.PREFILL] = written * plan.kv_size
     sizes = side_by_side(*(plan.kv_offload * moved[phase] for phase in phases))
     parts = parts.copy(order="F")
-    parts[:, :, 0, FIXED] += exposed_offload_time(sizes, link[:, None], total(parts[:, :, 0]))
+    parts[:, :, 0, FIXED] += roofline.exposed_offload_time(sizes, link[:, None], total(parts[:, :, 0]))
     return parts
 
 
@@ -385,11 +376,11 @@ def _critical_path(
     stage_layers = np.ceil(layers / stages)  # of the largest stage
     linked = np.minimum(stages - 1.0, 1.0)
     counts = []
-    if PREFILL in phases:
+    if operators.PREFILL in phases:
         # The first pass runs through all stages; each further one adds its time in the largest stage.
         more = batching.passes - 1.0
         counts.append((layers + more * stage_layers, 1.0 + more, stages - 1.0 + more * linked))
-    if DECODING in phases:
+    if operators.DECODING in phases:
         # The longer of a walk through all stages and all micro-batches on the largest stage.
         layer, once = total(parts[:, -1]).T
         transfer = exposed[:, -1, TRANSFER]
@@ -414,7 +405,7 @@ def phase_times(work: ServingWork) -> Array:
     return times
 
 
-def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
+def on_machine(deployment: Deployment, faster: roofline.Faster) -> Deployment:
     """Deployment on faster accelerators."""
     return replace(deployment, device=faster.device(deployment.device))
 
@@ -442,7 +433,7 @@ def with_doubled(deployment: Deployment, rows: np.ndarray) -> Deployment:
     every = np.concatenate([np.arange(number), rows, rows])
     compute, memory = np.ones((2, len(every), 1))
     compute[number : number + len(rows)] = memory[number + len(rows) :] = 2.0
-    return on_machine(deployment.take(every), Faster(compute=compute, memory=memory))
+    return on_machine(deployment.take(every), roofline.Faster(compute=compute, memory=memory))
 
 
 def serving_bound(deployment: Deployment, work: ServingWork, doubled: int = 0) -> Array:
@@ -467,10 +458,10 @@ def serving_bound(deployment: Deployment, work: ServingWork, doubled: int = 0) -
             faster_times = faster_times[:, rows]
         else:
             twice = np.repeat([[1.0], [2.0]], len(rows), axis=0)
-            faster = on_machine(deployment.take(np.tile(rows, 2)), Faster(compute=twice[::-1], memory=twice))
-            faster_times = total(phase_times(serving_work(faster, (DECODING,)))[:, 0]).reshape(2, -1)
+            faster = on_machine(deployment.take(np.tile(rows, 2)), roofline.Faster(compute=twice[::-1], memory=twice))
+            faster_times = total(phase_times(serving_work(faster, (operators.DECODING,)))[:, 0]).reshape(2, -1)
         saved[rows, :2] = (times[rows] - faster_times).T
-    return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
+    return np.where(np.isnan(total(saved)), np.nan, roofline.most_saved(*saved.T))
 
 
 def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
@@ -497,13 +488,14 @@ def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
     # Compute and memory parts of each kind of kernel, and what doubling either saves.
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
-        work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.device.rate(CORE).peak_flop_rate),
+        work.attention_flop[:, -1]
+        / (attend["compute_efficiency"] * deployment.device.rate(roofline.CORE).peak_flop_rate),
         work.attention.traffic[:, -1] / (attend["memory_efficiency"] * bandwidth),
         attending,
     )
     savings = (
-        doubling_savings(*product, constants["serial_share"]),
-        doubling_savings(*attended),
+        roofline.doubling_savings(*product, constants["serial_share"]),
+        roofline.doubling_savings(*attended),
         (0.0 * moved, 0.5 * moved),
     )
     all_calls = beside(*calls)

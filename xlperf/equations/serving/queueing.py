@@ -593,35 +593,6 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
 
 
-def staying_together(steps: Array, in_step: Array, output_variation: Array) -> Array:
-    r"""Fraction of the requests of a run that keep arriving in bursts, because their predecessors end in the same step.
-
-    Requests of equal length that take all their steps together end together: a whole burst if prefills have priority,
-    else the requests of one pass. Requests that end in different steps start no burst. Lengths are uniform.
-
-    .. math:: s = \frac{1}{\max(2 \sqrt{3}\,v\,N, 1)}
-
-    Source: SGLang documentation, server arguments: enable-mixed-chunk is off by default.
-
-    >>> staying_together(100.0, [1.0, 0.0], 0.0).tolist()
-    [1.0, 0.0]
-    >>> round(float(staying_together(100.0, 1.0, 0.1)), 4)  # 1 / (2 x 1.732 x 0.1 x 100)
-    0.0289
-
-    Parameters
-    ----------
-    steps : Decode steps N per request, (rows,). [-]
-    in_step : 1 where such requests take all their steps together, else 0, (rows,). [-]
-    output_variation : Coefficient of variation v of the outputs, (rows,). [-]
-
-    Returns
-    -------
-    Array : 0 to 1, (rows,). [-]
-    """
-    spread = 2.0 * ROOT_OF_THREE * array(output_variation) * array(steps)
-    return np.asarray(array(in_step) / np.maximum(spread, 1.0))
-
-
 def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, requests: Array) -> Steady:
     r"""Steady state of requests of equal length that keep arriving in the groups of one prefill pass.
 

@@ -10,6 +10,8 @@ is cut at the longest length, at which every rollout stops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, exp, log, power, total
@@ -22,8 +24,6 @@ _FAR = 7.07106781186547
 """Score beyond which the tail is below 1e-12 of the whole. [-]"""
 _SMALLEST = 1e-9
 """Least spread of the logarithm, which makes a constant time a distribution. [-]"""
-_LEAST_LEFT = 1e-9
-"""Least share of a link that is left for a load: enough for no load at all. [-]"""
 _STEPS = 44
 """Bisection steps, to twelve digits of a characteristic time. [-]"""
 
@@ -123,97 +123,6 @@ def _score(time: Numeric, mean: Numeric, spread: Array) -> Array:
     return log(divide(array(time), array(mean), np.inf)) / spread
 
 
-def tokens_after_turn(turn: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
-    r"""Tokens of its own that a session has in the cache after a turn.
-
-    .. math:: n_k = f + (k - 1) a + k g
-
-    >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()  # Derived in this work
-    [0.0, 1100.0, 1700.0]
-
-    Parameters
-    ----------
-    turn : Number k of the turn, from 1; 0: before the first. [-]
-    first : New prompt tokens f of the first turn. [-]
-    added : New prompt tokens a of each later turn. [-]
-    generated : Tokens g generated in each turn. [-]
-
-    Returns
-    -------
-    tokens : Tokens besides the common prefix. [-]
-    """
-    k = array(turn)
-    return np.where(k > 0.0, array(first) + (k - 1.0) * array(added) + k * array(generated), 0.0 * k)
-
-
-def own_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
-    r"""Mean tokens of a prompt that its session brought or got in earlier turns.
-
-    .. math:: \frac{1}{n} \sum_{k=1}^{n-1} n_k = \frac{n - 1}{n} \left(f + \frac{n - 2}{2} a + \frac{n}{2} g\right)
-
-    >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()  # Derived in this work
-    833.333
-
-    Parameters
-    ----------
-    turns : Turns n of a session. [-]
-    first : New prompt tokens f of the first turn. [-]
-    added : New prompt tokens a of each later turn. [-]
-    generated : Tokens g generated in each turn. [-]
-
-    Returns
-    -------
-    tokens : Mean over the turns of a session, the common prefix left out. [-]
-    """
-    n = array(turns)
-    return (n - 1.0) / n * idle_tokens(n, first, added, generated)
-
-
-def new_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric) -> Array:
-    r"""Mean tokens of a prompt that no cache can hold.
-
-    .. math:: \frac{f + (n - 1) a}{n}
-
-    >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()  # Derived in this work
-    466.667
-
-    Parameters
-    ----------
-    turns : Turns n of a session. [-]
-    first : New prompt tokens f of the first turn. [-]
-    added : New prompt tokens a of each later turn. [-]
-
-    Returns
-    -------
-    tokens : Mean over the turns of a session. [-]
-    """
-    n = array(turns)
-    return (array(first) + (n - 1.0) * array(added)) / n
-
-
-def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
-    r"""Mean tokens of its own that a session leaves in the cache for its next turn.
-
-    .. math:: \frac{1}{n - 1} \sum_{k=1}^{n-1} n_k = f + \frac{n - 2}{2} a + \frac{n}{2} g
-
-    >>> idle_tokens(3, 1000, 200, 100).tolist()  # Derived in this work
-    1250.0
-
-    Parameters
-    ----------
-    turns : Turns n of a session, two at least; with one none are left for another. [-]
-    first : New prompt tokens f of the first turn. [-]
-    added : New prompt tokens a of each later turn. [-]
-    generated : Tokens g generated in each turn. [-]
-
-    Returns
-    -------
-    tokens : Mean over all turns but the last. [-]
-    """
-    n = array(turns)
-    return array(first) + 0.5 * (n - 2.0) * array(added) + 0.5 * n * array(generated)
-
-
 def cached_tokens(
     age: Numeric,
     turn_rate: Numeric,
@@ -261,114 +170,33 @@ def cached_tokens(
     return array(common) + array(turn_rate) * (array(running_tokens) * array(turn_time) + thinking + ended)
 
 
-def characteristic_time(
-    capacity: Numeric,
-    turn_rate: Numeric,
-    turn_time: Numeric,
-    turns: Numeric,
-    think_time: Numeric,
-    think_variation: Numeric,
-    running_tokens: Numeric,
-    waiting_tokens: Numeric,
-    last_tokens: Numeric,
-    common: Numeric,
-) -> Array:
-    r"""Age at which a tier evicts a session: the tokens up to that age fill it.
+def characteristic_time(capacity: Array, scale: Array, cached: Callable[[Array], Array]) -> Array:
+    """Age at which a tier evicts a session, 0 if the running turns alone fill it and infinite in an endless one. [s]
 
-    Source: H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
-    IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
-
-    Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection. It takes T as constant, which is too
-    sharp for few sessions that all think equally long.
+    Che's approximation: ``cached`` of the age, as :func:`cached_tokens`, is the capacity, by bisection. It takes the
+    age as constant, which is too sharp for few sessions that all think equally long. ``scale``: a usual age. [s]
 
     >>> given = 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0
-    >>> time = characteristic_time(200e3, *given)
+    >>> time = characteristic_time(array(200e3), array(65.0), lambda age: cached_tokens(age, *given))
     >>> bool(abs(cached_tokens(time, *given) - 200e3) < 1e-3)
     True
-
-    Parameters
-    ----------
-    capacity : Tokens that the tier has room for. [-]
-    turn_rate : Turns that start per second. [1/s]
-    turn_time : Time from the prompt of a turn to its last token. [s]
-    turns : Turns of a session. [-]
-    think_time : Mean time between turns. [s]
-    think_variation : Coefficient of variation of that time. [-]
-    running_tokens : Mean tokens of a session during a turn, the common prefix left out. [-]
-    waiting_tokens : Mean tokens of a session between turns. [-]
-    last_tokens : Tokens of a session after its last turn. [-]
-    common : Tokens of the common prefix. [-]
-
-    Returns
-    -------
-    time : Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
     """
-    size = array(capacity)
-    rest = turn_rate, turn_time, turns, think_time, think_variation, running_tokens, waiting_tokens, last_tokens, common
-    scale = array(turn_time) + array(think_time)
+    usual = cached(scale)
     # The age is scale x u / (1 - u), so that u from 0 to 1 covers every age
-    low = np.zeros(np.broadcast(size, *map(array, rest)).shape)
+    low = np.zeros(np.broadcast(capacity, usual).shape)
     high = np.ones(low.shape)
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
-        full = cached_tokens(scale * middle / (1.0 - middle), *rest) > size
+        full = cached(scale * middle / (1.0 - middle)) > capacity
         low, high = np.where(full, low, middle), np.where(full, middle, high)
     age = np.where(high == 1.0, np.inf, scale * low / (1.0 - low))
-    return np.where(np.isnan(size + cached_tokens(scale, *rest)), np.nan, age)
-
-
-def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: Numeric = 0.0) -> Array:
-    r"""Time to load a cache over a link that all loads share fairly.
-
-    .. math:: t = l + \frac{S}{B - \lambda S}
-
-    Source: L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
-
-    >>> shared_load_time(1e9, 50e9, [0.0, 25.0]).round(6).tolist()
-    [0.02, 0.04]
-
-    Parameters
-    ----------
-    size : Bytes of one load S. [B]
-    bandwidth : Bandwidth of the link B. [B/s]
-    rate : Loads per second. [1/s]
-    latency : Time before the first byte l. [s]
-
-    Returns
-    -------
-    time : Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
-    """
-    left = np.maximum(array(bandwidth) - array(rate) * array(size), _LEAST_LEFT * array(bandwidth))
-    return array(latency) + array(size) / left
+    return np.where(np.isnan(capacity + usual), np.nan, age)
 
 
 _POINTS = 200
 """Points of the quadrature of a mean length. [-]"""
 _HALVINGS = 60
 """Halvings of the bracket of a length scale. [-]"""
-
-
-def weibull_shape(length_variation: Numeric) -> Array:
-    r"""Shape of the Weibull distribution with a coefficient of variation.
-
-    .. math:: k = v^{-1.086}
-
-    Source: C. G. Justus et al., "Methods for estimating wind speed frequency distributions",
-    Journal of Applied Meteorology 17(3), 1978, eq. 20.
-
-    >>> weibull_shape([1.0, 0.5]).round(3)
-    array([1.   , 2.123])
-
-    Parameters
-    ----------
-    length_variation : Standard deviation of the lengths over their mean. [-]
-
-    Returns
-    -------
-    length_shape : Exponent of the distribution; 1 is exponential. [-]
-    """
-    variation = array(length_variation)
-    return exp(-1.086 * log(np.maximum(variation, 0.01) + 0.0 * variation))
 
 
 def unfinished_share(tokens: Numeric, length_scale: Numeric, length_shape: Numeric, longest: Numeric) -> Array:

@@ -12,20 +12,10 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, side_by_side, total
 from xlperf.equations.hardware.roofline import WIDE, exposed_offload_time
+from xlperf.equations.model import operators
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Block, Operator, Shard, weights
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.model import Architecture, Model, linear_share
-from xlperf.equations.model.operators import (
-    PREFILL,
-    ServingGemms,
-    ServingShape,
-    embedding_parameters,
-    layer_shares,
-    layer_vector_parameters,
-    linear_vector_parameters,
-    mixing_parameters,
-    part_of,
-)
 from xlperf.equations.plan.records import HostCompute, HostExperts
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment
@@ -42,7 +32,7 @@ def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]
 def _block_shares(model: Model, plan: InferencePlan, architecture: Architecture, block: Block) -> Array:
     """Blocks of a kind on a rank per layer: layers that have it, in pools that compute it, times its experts. [-]"""
     part = LayerPart.EXPERTS if block in FEED_FORWARD else LayerPart.ATTENTION
-    share = layer_shares(model, architecture).of(block.place) * computed_share(plan, part)
+    share = operators.layer_shares(model, architecture).of(block.place) * computed_share(plan, part)
     if block is EXPERTS:
         share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
     return np.asarray(share)
@@ -76,7 +66,7 @@ def _layer_weights_by_part(
         share = _block_shares(shard.model, plan, architecture, block)
         for products, narrow in zip(_by_width(block), (True, False), strict=True):
             if products:
-                sizes = plan.part_sizes(part_of(block, products[0], architecture)) if narrow else None
+                sizes = plan.part_sizes(operators.part_of(block, products[0], architecture)) if narrow else None
                 stored = plan.activation_size if not narrow else plan.weight_size if sizes is None else sizes[0]
                 size = size + share * weights(block, shard, products) * stored
     return np.asarray(size)
@@ -91,14 +81,14 @@ def computed_share(plan: InferencePlan, part: float) -> Array | float:
 def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
     """Scales and biases of a mean layer on one rank, (rows,). [-]"""
     model = shard.model
-    mixing = mixing_parameters(model)  # in FP32: twice the bytes of the others
-    attention = layer_vector_parameters(shard, model.query_key_norm) + mixing
+    mixing = operators.mixing_parameters(model)  # in FP32: twice the bytes of the others
+    attention = operators.layer_vector_parameters(shard, model.query_key_norm) + mixing
     if not architecture.counted:
         return attention
-    without = layer_vector_parameters(shard, 0.0) + mixing
+    without = operators.layer_vector_parameters(shard, 0.0) + mixing
     attended = model.num_attention_layers / model.num_layers
     norms = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * model.hidden_size
-    linear = linear_share(model) * linear_vector_parameters(shard)
+    linear = linear_share(model) * operators.linear_vector_parameters(shard)
     return np.asarray(attended * attention + (1.0 - attended) * without - norms + linear)
 
 
@@ -110,7 +100,7 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     small = _layer_small_parameters(shard, architecture)
     # A first and a last stage that are not the same hold one table each, tied or not.
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
-    tables = embedding_parameters(model, tied)
+    tables = operators.embedding_parameters(model, tied)
     blocks = layer_blocks(architecture)[:-1]  # all but the output projection
     narrow, wide = _layer_weights(shard, plan, architecture, blocks)
     attends = computed_share(plan, LayerPart.ATTENTION)
@@ -122,7 +112,7 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
         return size
     # Embeddings stay in 16 bits; an output projection of its own has the precision of the checkpoint's.
     layer = _layer_weights_by_part(shard, plan, architecture, blocks) + small * plan.activation_size
-    output = np.where(tied > 0.0, 0.0, embedding_parameters(model, np.ones_like(tied))) * attends
+    output = np.where(tied > 0.0, 0.0, operators.embedding_parameters(model, np.ones_like(tied))) * attends
     of_tables = (tables - output) * plan.activation_size + output * head_sizes[0]
     return np.where(np.isnan(head_sizes[0]), size, layers * layer + of_tables / plan.attention_parallel)
 
@@ -197,8 +187,8 @@ def _work_shares(deployment: Deployment) -> tuple[Array, Array, Array]:
 
 def with_host_weights(
     deployment: Deployment,
-    shape: ServingShape,
-    products: ServingGemms,
+    shape: operators.ServingShape,
+    products: operators.ServingGemms,
     gemms: KernelTimes,
     busy: tuple[Array, Array],
     parts: Array,
@@ -236,7 +226,7 @@ def with_host_weights(
     there = there + handovers[:, None] * (software["handover_time"] + 2.0 * passed / link)
     # On the accelerator: weights move over the link.
     moved = total(calls * weights)
-    late = np.where(np.array(phases) == PREFILL, 0.0, total(np.where(grouped, calls * weights, 0.0)))
+    late = np.where(np.array(phases) == operators.PREFILL, 0.0, total(np.where(grouped, calls * weights, 0.0)))
     behind = np.where(plan.host_prefetch[:, None] > 0.0, total(parts[:, :, 0]), 0.0)
     waits = exposed_offload_time(moved - late, link, behind) + late / link
     saved, (running, launches) = total(calls * gemms.time[..., :in_layer]), busy

@@ -18,22 +18,11 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, scan_time, score_time, transfer_time, vector_time
+from xlperf.equations.model import operators
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, products
 from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of, stream_passes
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.linear_attention import Scan
-from xlperf.equations.model.operators import (
-    Between,
-    Vectors,
-    attention_gemms,
-    attention_vectors,
-    backward_gemms,
-    concatenated,
-    expert_bias_vectors,
-    linear_vectors,
-    mlp_vectors,
-    mtp_vectors,
-)
 from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.setting import MASK, Part, Setting, adapter_gemms, adapter_vectors, frozen_products
@@ -63,14 +52,14 @@ class _Collected:
         count = len(gemms.names)
         self.forward.append((place, gemms))
         self.marks += [("forward", place, count), ("backward", place, 2 * count)]
-        self.gemms += [gemms, backward_gemms(gemms)]
+        self.gemms += [gemms, operators.backward_gemms(gemms)]
         self.output.append(np.repeat(output_size[:, None], count, axis=-1))
         self.output.append(np.repeat(side_by_side(output_size, 2.0 * gradient_size), count, axis=-1))
         self.shares += [shares, None if shares is None else np.tile(shares, 2)]
 
     def parts(self, setting: Setting, precision: int) -> list[Part]:
         """Products with their times and calls, by phase and place."""
-        whole, output = concatenated(*self.gemms), np.concatenate(self.output, axis=-1)
+        whole, output = operators.concatenated(*self.gemms), np.concatenate(self.output, axis=-1)
         time = _product_time(setting, precision, whole, output)
         # calibrated slowdown against the bare kernel, larger for gradients
         constants = setting.constants[_FAMILY[precision]]
@@ -100,7 +89,7 @@ class _Collected:
         return parts
 
 
-def _memory_bound(setting: Setting, groups: Sequence[tuple[str, str, Vectors]]) -> list[Part]:
+def _memory_bound(setting: Setting, groups: Sequence[tuple[str, str, operators.Vectors]]) -> list[Part]:
     """Memory-bound kernels by phase and place, timed in one call; a kernel without traffic does not run."""
     if not groups:
         return []
@@ -249,7 +238,7 @@ def _gemm_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
             continue
         shares = _layer_shares(setting, block)
         collected[block.precision].add_with_gradients(block.place, gemms, element, gradient, shares)
-    adapters: list[tuple[str, str, Vectors]] = []
+    adapters: list[tuple[str, str, operators.Vectors]] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward:
             if place in ADAPTED:
@@ -260,7 +249,7 @@ def _gemm_parts(setting: Setting, wanted: Callable[[str], bool]) -> list[Part]:
     if wanted("core") and some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(plan.tokens), 2))
         sequences = plan.micro_batch_size / plan.context_parallel
-        scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
+        scores = operators.attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
     parts = [part for precision, group in collected.items() if group.gemms for part in group.parts(setting, precision)]
@@ -283,7 +272,7 @@ def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> lis
         owners = plan.expert_zero_shards if place == "moe" else plan.zero_shards
         each = (plan.element_size + 2.0 * plan.gradient_size) / np.where(plan.sums_shards, owners, 1.0)
         traffic = np.where(plan.adds_separately, weights * each, 0.0)[:, None]
-        sums.append(("backward", place, Vectors((f"{place} gradient accumulation",), traffic)))
+        sums.append(("backward", place, operators.Vectors((f"{place} gradient accumulation",), traffic)))
     return _memory_bound(setting, sums)
 
 
@@ -314,7 +303,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     again = np.where(kept, 0.0, 1.0)
     trained = np.where(plan.frozen[:, None], 0.0, 1.0)  # frozen weights need no gradient
     layouts = np.where(plan.frozen, 1.0, plan.layouts)[:, None]
-    gemms = concatenated(*(gemms for _, gemms in narrow.forward))
+    gemms = operators.concatenated(*(gemms for _, gemms in narrow.forward))
     batch = gemms.batch * _cast_shares(setting, narrow)
     inputs, gradients = batch * gemms.m * gemms.k, batch * gemms.m * gemms.n
     weights = np.where(once, 0.0, batch * gemms.k * gemms.n * (read + size))
@@ -333,7 +322,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
         cut = slice(start, start + len(own.names))
         for phase, name, traffic in (("forward", "casts", forward), ("backward", "casts of gradients", backward)):
             moved = np.maximum(share * total(traffic[:, cut])[:, None], 0.0)
-            casts.append((phase, place, Vectors((f"{place} {name}",), moved)))
+            casts.append((phase, place, operators.Vectors((f"{place} {name}",), moved)))
         start = cut.stop
     return _memory_bound(setting, casts)
 
@@ -367,41 +356,43 @@ def _gathered_products(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     return dense & columns, dense & rows
 
 
-def _stream_mixing(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+def _stream_mixing(setting: Setting, backward: bool) -> Iterator[tuple[str, operators.Vectors]]:
     """Passes over several residual streams, for the models that have them."""
     model, plan = setting.model, setting.plan
     if some(model.residual_streams > 1.0) and some(mixed := stream_passes(model)):
         streams = plan.tokens * model.hidden_size / plan.stream_ranks * plan.element_size
         traffic = ((2.0 if backward else 1.0) * mixed * streams)[:, None]
         for place in ("attention", "mlp", "moe"):
-            yield place, Vectors(("mixing of streams",), traffic)
+            yield place, operators.Vectors(("mixing of streams",), traffic)
 
 
-def _between(setting: Setting) -> Between:
+def _between(setting: Setting) -> operators.Between:
     """Tensors between the products of a layer, as the plan stores them."""
     plan = setting.plan
-    return Between(plan.tokens * setting.model.hidden_size / plan.stream_ranks, plan.element_size, MASK)
+    return operators.Between(plan.tokens * setting.model.hidden_size / plan.stream_ranks, plan.element_size, MASK)
 
 
-def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, operators.Vectors]]:
     """Kernels beside the products of attention: norm, rotary embedding, residual; softmax without flash attention."""
     plan, latent = setting.plan, setting.architecture.latent_attention
     pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
     scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.shard.heads * pairs)
-    vectors = attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
+    vectors = operators.attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
     if setting.architecture.shapes:  # mean over layers with a window and the others
-        of_near = attention_vectors(setting.shard.local, plan.tokens, scores, _between(setting), latent, backward)
+        of_near = operators.attention_vectors(
+            setting.shard.local, plan.tokens, scores, _between(setting), latent, backward
+        )
         near = divide(setting.model.num_local_layers, setting.model.num_attention_layers)[:, None]
         vectors = vectors._replace(traffic=near * of_near.traffic + (1.0 - near) * vectors.traffic)
     for place, names, columns in _attention_places(vectors.names):
-        yield place, Vectors(names, vectors.traffic[:, columns])
+        yield place, operators.Vectors(names, vectors.traffic[:, columns])
 
 
-def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, operators.Vectors]]:
     """Kernels of dense layers, and of mixtures of experts, whose tokens are sorted by expert and back."""
     model, plan, tokens, between = setting.model, setting.plan, setting.plan.tokens, _between(setting)
     inner = tokens * model.ffn_hidden_size / plan.tensor_parallel
-    yield "mlp", mlp_vectors(model, inner, np.zeros(tokens.shape), between, backward)
+    yield "mlp", operators.mlp_vectors(model, inner, np.zeros(tokens.shape), between, backward)
     if not setting.architecture.experts:
         return
     _, copies, _ = setting.routed
@@ -412,18 +403,18 @@ def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[st
     slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
     sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
     moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
-    yield "moe", mlp_vectors(model, inner, moved, between, backward)
+    yield "moe", operators.mlp_vectors(model, inner, moved, between, backward)
     biased = np.where(plan.graphs != Graphs.STEP, model.bias_all, 0.0)
     if some(biased):
-        yield "moe", expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
+        yield "moe", operators.expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
 
 
-def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, operators.Vectors]]:
     """Kernels of linear attention and of MTP modules."""
     if setting.architecture.linear_attention:
-        yield "linear", linear_vectors(setting.shard, setting.plan.tokens, _between(setting), backward)
+        yield "linear", operators.linear_vectors(setting.shard, setting.plan.tokens, _between(setting), backward)
     if some(setting.plan.mtp_layers):
-        yield "mtp", mtp_vectors(setting.model, _between(setting), backward)
+        yield "mtp", operators.mtp_vectors(setting.model, _between(setting), backward)
 
 
 _LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _other_kernels)
@@ -499,18 +490,18 @@ def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
     return products * m * n * k * batch, products * size * batch * k * (m + n * groups[:, None])
 
 
-def ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
+def ring_merges(setting: Setting) -> Iterator[tuple[str, str, operators.Vectors]]:
     """Merges of the partial results of a context ring, and sums of its partial gradients."""
     plan = setting.plan
     merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
     if some(merged):
         output = plan.tokens * setting.shard.heads * setting.model.v_head_size
         traffic = (merged * output * (2.0 * WORD + plan.element_size))[:, None]
-        yield "forward", "attention", Vectors(("merge of partial attention",), traffic)
-        yield "backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)
+        yield "forward", "attention", operators.Vectors(("merge of partial attention",), traffic)
+        yield "backward", "attention", operators.Vectors(("sum of partial gradients",), 3.0 * traffic)
 
 
-def outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
+def outside_layers(setting: Setting) -> Iterator[tuple[str, str, operators.Vectors]]:
     """Look-up of the embedding, and the loss over the vocabulary of a rank.
 
     Split over the vocabulary each step of the loss is a kernel on FP32 logits (Megatron-Core, cross_entropy.py): copy,
@@ -528,6 +519,6 @@ def outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
         loss = np.where(narrow, 2.0 * plan.loss_size, loss)
         gradient = np.where(narrow, 4.0 * plan.loss_size, gradient)
     looked_up = 2.0 * plan.tokens * model.hidden_size * element
-    yield "forward", "embedding", Vectors(("embedding",), looked_up[:, None])
-    yield "forward", "head", Vectors(("cross-entropy",), (vocab * loss)[:, None])
-    yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
+    yield "forward", "embedding", operators.Vectors(("embedding",), looked_up[:, None])
+    yield "forward", "head", operators.Vectors(("cross-entropy",), (vocab * loss)[:, None])
+    yield "backward", "head", operators.Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])

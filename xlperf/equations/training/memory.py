@@ -25,47 +25,6 @@ _MTP_STREAMS = 5.0
 """Tensors as large as the residual stream that an MTP module keeps: inputs of norms and of its projection. [-]"""
 
 
-def logits_size(
-    num_logits: Numeric, element_size: Numeric, word_size: Numeric, fused: Numeric, plain: Numeric, split: Numeric = 0.0
-) -> Array:
-    r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
-
-    .. math:: S = N \left(e + (1 - \phi) w + (2 + \sigma) \pi w\right)
-
-    A fused loss replaces the logits by their gradient; one that is split over the vocabulary has 16-bit logits and an
-    FP32 softmax, which the gradient replaces [1]_. An unfused one has logits, log-softmax, its gradient and the
-    gradient of the loss, in FP32 under autocast [3]_, and one FP32 tensor more if it is split over the vocabulary [4]_.
-
-    Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
-
-    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
-    [6.0, 2.0, 14.0, 18.0]
-
-    Parameters
-    ----------
-    num_logits : Logits N of a micro-batch on the rank. [-]
-    element_size : Bytes e of a logit as the product writes it. [B]
-    word_size : Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
-    fused : Phi: 1 where one kernel makes loss and gradient. [-]
-    plain : Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
-    split : Sigma: 1 where such a loss is split over the vocabulary. [-]
-
-    Returns
-    -------
-    size : Bytes of one micro-batch. [B]
-
-    References
-    ----------
-    .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
-    .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
-    .. [3] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
-    .. [4] PyTorch, torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward.
-    """
-    element, word = array(element_size), array(word_size)
-    each = element + (1.0 - array(fused)) * word + (2.0 + array(split)) * array(plain) * word
-    return np.asarray(array(num_logits) * each)
-
-
 def in_flight_micro_batches(
     num_micro_batches: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric, gpipe: Numeric = 0.0
 ) -> Array:
@@ -134,13 +93,24 @@ def kept_activations(setting: Setting) -> Array:
 
 
 def _logits(setting: Setting) -> Array:
-    """Bytes of the logits of a micro-batch and their gradients, (rows,); a compiled loss keeps its inputs."""
+    """Bytes of the logits of a micro-batch and their gradients, (rows,); a compiled loss keeps its inputs.
+
+    A fused loss replaces the logits by their gradient; one that is split over the vocabulary has 16-bit logits and an
+    FP32 softmax, which the gradient replaces [1]_. An unfused one has logits, log-softmax, its gradient and the
+    gradient of the loss, in FP32 under autocast [2]_, and one FP32 tensor more if it is split over the vocabulary [3]_.
+
+    References
+    ----------
+    .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
+    .. [2] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
+    .. [3] PyTorch, torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward.
+    """
     plan = setting.plan
     chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
     number = plan.tokens * ceil_div(setting.model.vocab_size, plan.loss_shards)
     plain, split = plan.plain_loss | chunked, plan.loss_shards > 1.0
-    size = logits_size(number, plan.element_size, plan.loss_size, fused, plain, split)
-    size = size + np.where(fused & (plan.compiled > 0), number * plan.element_size, 0.0)
+    each = plan.element_size + (1.0 - fused) * plan.loss_size + (2.0 + split) * plain * plan.loss_size
+    size = number * each + np.where(fused & (plan.compiled > 0), number * plan.element_size, 0.0)
     return np.asarray(size / np.where(chunked, _LOSS_PARTS, 1.0))
 
 

@@ -10,16 +10,10 @@ from xlperf.base.arrays import Array, ceil_div, some
 from xlperf.equations.hardware.attention import core_attention_flop
 from xlperf.equations.hardware.failures import checkpoint_interval, domain_failure_rate, goodput
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model import operators
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.cores import cores_of
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.operators import (
-    layer_matrices,
-    matrix_parameters,
-    mtp_parameters,
-    parameter_count,
-    whole_model,
-)
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
@@ -34,7 +28,7 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     left_out = 1.0 - setting.constants["training_calls"]["last_product"][:, 0]
     left_out = 2.0 * left_out * model.num_dense_layers * model.ffn_hidden_size * model.hidden_size
     if some(plan.more_modules):  # whole blocks again
-        shard = whole_model(model)
+        shard = operators.whole_model(model)
         dense, mixture = weights(MLP, shard), model.top_k * weights(EXPERTS, shard) + weights(SHARED_EXPERT, shard)
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
         output = model.num_attention_heads * model.v_head_size * model.hidden_size
@@ -71,9 +65,9 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     whole = model.num_global_layers * plan.sequence_length
     masked = 0.5 * core_attention_flop(1.0, model.num_attention_heads, head_size, whole)
     # active parameters, with those of trained MTP modules
-    active = matrix_parameters(model, experts_per_token=True)
+    active = operators.matrix_parameters(model, experts_per_token=True)
     if some(mtp):
-        module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
+        module = operators.layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
         active = active + mtp * (module + model.hidden_size * model.vocab_size)
         scores, masked = (count * (1.0 + mtp / model.num_attention_layers) for count in (scores, masked))
     for core in cores:
@@ -129,7 +123,7 @@ def causal_ratio(setting: Setting) -> Array:
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
     """Steps, checkpoint size (trained weights) and interval, goodput and time of a run, (rows,); NaN without tokens."""
     steps = ceil_div(plan.training_tokens, plan.global_batch_size * plan.sequence_length)
-    parameters = parameter_count(model) + np.where(plan.mtp_layers > 0, mtp_parameters(model), 0.0)
+    parameters = operators.parameter_count(model) + np.where(plan.mtp_layers > 0, operators.mtp_parameters(model), 0.0)
     parameters = np.where(plan.frozen, model_adapters(model, plan), parameters)
     # weights and optimizer state, master weights included; any accelerator stops the run (Llama 3, table 5)
     size = np.where(np.isnan(steps), np.nan, parameters * (plan.element_size + plan.optimizer_size))

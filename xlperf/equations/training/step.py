@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, side_by_side, some, total
-from xlperf.equations.hardware.roofline import exposed_offload_time, host_update_time, vector_time
+from xlperf.equations.hardware.roofline import exposed_offload_time, vector_time
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
@@ -462,7 +462,11 @@ def _host_optimizer_time(setting: Setting, behind: Array) -> Array | float:
         values[:, 0] for values in (device.host_bandwidth, device.host_memory_bandwidth, device.drive_bandwidth)
     )
     drive = np.where(plan.offload_target == OffloadTarget.DRIVE, drive, np.inf)
-    update = host_update_time(number, plan.gradient_size, plan.element_size, plan.optimizer_size, link, memory, drive)
+    # The host reads gradients and state and writes state and weights, while drives transfer their state (ZeRO-Offload,
+    # arXiv:2101.06840, section 4; ZeRO-Infinity, arXiv:2104.07857, section 5).
+    weight, state = plan.element_size, plan.optimizer_size
+    moved = np.maximum((2.0 * state + plan.gradient_size + weight) / memory, 2.0 * state / drive)
+    update = number * (moved + weight / link)
     exposed = exposed_offload_time(number * plan.gradient_size, link, behind)
     return np.where(plan.offload_optimizer > 0.0, exposed + update, 0.0)
 

@@ -13,35 +13,10 @@ from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
 from xlperf.studies.outcome import runs
+from xlperf.workbook import charts, style
 from xlperf.workbook.axes import axis_number
-from xlperf.workbook.charts import (
-    SERIES,
-    Cells,
-    Part,
-    bars_in_a_limit,
-    colour,
-    curve,
-    curve_chart,
-    horizontal_bars,
-    spots,
-    tornado,
-    waterfall,
-)
 from xlperf.workbook.report.data import Drawn, number_words, plural, short
-from xlperf.workbook.style import (
-    NAVY,
-    chart_rows,
-    column_widths,
-    even_rows,
-    fitted_format,
-    heading,
-    link,
-    open_on,
-    page_setup,
-    place_chart,
-    put,
-    title,
-)
+from xlperf.workbook.style import title
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -366,34 +341,34 @@ def add_front(
     """
     front: Any = workbook.create_sheet(ASKED)
     title(front, command, "What was asked, the answer in a chart, and the sheets that hold all rows.")
-    column_widths(front, 46, *[15.0] * 9)
-    row = heading(front, 4, "Asked")
+    style.column_widths(front, 46, *[15.0] * 9)
+    row = style.heading(front, 4, "Asked")
     for name, value in asked.items():
-        put(front.cell(row, 1), name.replace("_", " "), "xlperf key")
-        put(front.cell(row, 2), value, "xlperf text", wrapped=False)
+        style.put(front.cell(row, 1), name.replace("_", " "), "xlperf key")
+        style.put(front.cell(row, 2), value, "xlperf text", wrapped=False)
         row += 1
     drawn = [drawing for name, (columns, rows) in tables.items() for drawing in drawings(name, columns, rows, wanted)]
     answers = said or [drawing.answer for drawing in drawn if drawing.answer]
     if answers:
-        row = heading(front, row + 1, "Answer")
+        row = style.heading(front, row + 1, "Answer")
         for words in answers:
-            put(front.cell(row, 1), words, "xlperf text", wrapped=False)
+            style.put(front.cell(row, 1), words, "xlperf text", wrapped=False)
             row += 1
     drawn = [drawing for drawing in drawn if len(drawing.labels) * len(drawing.columns) > 1] or drawn[:1]
-    row = heading(front, row + 1, "Rows")
+    row = style.heading(front, row + 1, "Rows")
     for name, (_, rows) in tables.items():
-        link(front.cell(row, 1), name, name)
-        put(front.cell(row, 2), plural(len(rows), "row"), "xlperf text", wrapped=False)
+        style.link(front.cell(row, 1), name, name)
+        style.put(front.cell(row, 2), plural(len(rows), "row"), "xlperf text", wrapped=False)
         row += 1
     top = row + 1
-    below = top + sum(chart_rows(_height(drawing)) + 1 for drawing in drawn)
-    even_rows(front, top, below)
+    below = top + sum(style.chart_rows(_height(drawing)) + 1 for drawing in drawn)
+    style.even_rows(front, top, below)
     for drawing in drawn:
         chart, below = _drawn(front, drawing, below)
-        place_chart(front, chart, top)
-        top += chart_rows(chart.height) + 1
-    page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
-    open_on(workbook, front)
+        style.place_chart(front, chart, top)
+        top += style.chart_rows(chart.height) + 1
+    style.page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
+    style.open_on(workbook, front)
 
 
 def _height(drawing: Drawing) -> float:
@@ -407,7 +382,7 @@ def _height(drawing: Drawing) -> float:
 
 def _drawn(sheet: Worksheet, drawing: Drawing, top: int) -> tuple[Any, int]:
     """The chart of a drawing, whose numbers are written from a row on; and the row below them."""
-    row = heading(sheet, top + 1, f"Drawn above: {drawing.title}")
+    row = style.heading(sheet, top + 1, f"Drawn above: {drawing.title}")
     heads = ["", *(_KNOWN.get(column.name, column.header) for column in drawing.columns)]
     values = [list(numbers) for numbers in drawing.values]
     look = drawing.kind.look
@@ -426,12 +401,12 @@ def _drawn(sheet: Worksheet, drawing: Drawing, top: int) -> tuple[Any, int]:
         values = [[x - b for x, b in zip(end, base, strict=True)] for end in (low, high)]
     sheet.row_dimensions[row].height = 42
     for column, words in enumerate(heads, start=1):
-        put(sheet.cell(row, column), words, "xlperf header" if column == 1 else "xlperf header result")
-    formats = [fitted_format(column, own) for column, own in zip(drawing.columns, values, strict=False)]
+        style.put(sheet.cell(row, column), words, "xlperf header" if column == 1 else "xlperf header result")
+    formats = [style.fitted_format(column, own) for column, own in zip(drawing.columns, values, strict=False)]
     for down, label in enumerate(drawing.labels, start=row + 1):
-        put(sheet.cell(down, 1), label, "xlperf key")
+        style.put(sheet.cell(down, 1), label, "xlperf key")
         for column, numbers in enumerate(values, start=2):
-            put(sheet.cell(down, column), numbers[down - row - 1], "xlperf computed", formats[column - 2])
+            style.put(sheet.cell(down, column), numbers[down - row - 1], "xlperf computed", formats[column - 2])
     table = Drawn(sheet, [str(place) for place in range(len(values) + 1)], row, len(drawing.labels))
     return _chart(table, drawing, values), table.last + 1
 
@@ -447,19 +422,25 @@ def _chart(table: Drawn, drawing: Drawing, values: Sequence[Sequence[float | Non
     if look == "waterfall":
         change = [value or 0.0 for value in drawing.values[0]]
         ends = (0, len(change) - 1)
-        colours = [NAVY if i in ends else _MORE if step > 0.0 else _LESS for i, step in enumerate(change)]
-        return waterfall(words, labels[1], cells[0], cells[1], colours, unit, size)
+        colours = [style.NAVY if i in ends else _MORE if step > 0.0 else _LESS for i, step in enumerate(change)]
+        return charts.waterfall(words, labels[1], cells[0], cells[1], colours, unit, size)
     if look == "tornado":
-        return tornado(words, labels[1], cells[0], cells[1], columns[1].header, size)
+        return charts.tornado(words, labels[1], cells[0], cells[1], columns[1].header, size)
     stacked = look == "stacked"
     parts = [
-        Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])
+        charts.Part(
+            head,
+            numbers,
+            charts.colour(column.name, i) if stacked and column.name.startswith("memory_") else charts.SERIES[i % 10],
+        )
         for i, ((head, numbers), column) in enumerate(zip(cells, columns, strict=True))
     ]
     if columns[-1].name == drawing.kind.limit:
-        return bars_in_a_limit(words, labels[1], parts[:-1], parts[-1], columns[-1].unit, axis_number(known), size)
+        return charts.bars_in_a_limit(
+            words, labels[1], parts[:-1], parts[-1], columns[-1].unit, axis_number(known), size
+        )
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
-    chart: Any = horizontal_bars(
+    chart: Any = charts.horizontal_bars(
         words, labels[1], parts, unit if len(parts) == 1 else columns[-1].unit.strip("-"),
         "0 %" if drawing.kind.of_one else axis_number(reached), size, stacked=stacked,
         most=1.0 if drawing.kind.of_one and max(reached, default=0.0) <= 1.0 + 1e-9 else None,
@@ -478,14 +459,18 @@ def _scatter(table: Drawn, drawing: Drawing, size: tuple[float, float]) -> Any:
     points = []
     for place, span in enumerate(runs(drawing.series)):
         at = table.top + 1 + span[0]
-        put(table.sheet.cell(at, 4), drawing.series[span[0]], "xlperf note")
-        name = Cells(table.sheet, 4, at, at)
+        style.put(table.sheet.cell(at, 4), drawing.series[span[0]], "xlperf note")
+        name = charts.Cells(table.sheet, 4, at, at)
         x, y = (table.cells(values, span) for values in table.names[1:])
-        shade, marker = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
-        points.append(spots(name, x, y, shade, marker) if drawing.kind.look == "points" else curve(name, x, y, shade))
+        shade, marker = charts.SERIES[place % len(charts.SERIES)], _MARKERS[place % len(_MARKERS)]
+        points.append(
+            charts.spots(name, x, y, shade, marker)
+            if drawing.kind.look == "points"
+            else charts.curve(name, x, y, shade)
+        )
     x_title, y_title = (column.header for column in drawing.columns)
     x_number, y_number = map(axis_number, drawing.values)
-    chart: Any = curve_chart(drawing.title, points, x_title, y_title, size, x_number=x_number, y_number=y_number)
+    chart: Any = charts.curve_chart(drawing.title, points, x_title, y_title, size, x_number=x_number, y_number=y_number)
     if len(points) == 1:
         chart.legend = None
     return chart
