@@ -61,7 +61,7 @@ def test_what_a_row_cannot_express_is_named_and_refused(entry: dict[str, object]
     config = entry["config"]
     assert isinstance(config, dict)
     result = model_row(config, str(entry["model"]), "x")
-    assert result.refused
+    assert result.refused and str(entry["note"]) in result.refused
     assert result.refused in str(result.row["notes"])
     assert catalog_models(_catalog(result.row))[1][0] != ""
 
