@@ -138,6 +138,16 @@ def test_a_limit_is_of_the_format_of_the_checkpoint_and_an_efficiency_says_its_l
     assert " with 32 requests in flight is above" in few["answer"]
 
 
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "Kimi-K2.5"])
+def test_a_checkpoint_with_parts_of_several_formats_has_a_limit(model: str) -> None:
+    """Attention in 16 bits beside experts of four: as if all were INT4, or up to the peak of FP8 with MXFP4."""
+    machine = {"model": model, "accelerator": "H100-SXM-80GB", "num_accelerators": "16"}
+    answer = ask(machine, claimed_value=1000)
+    assert answer["limit_value"] > answer["predicted_value"] > 0.0
+    wide = ask(machine | {"precision": "int4"}, claimed_value=1000)
+    assert 1.0 <= answer["limit_value"] / wide["limit_value"] < 2.1
+
+
 def test_a_limit_is_the_roofline_by_hand() -> None:
     """Llama 2 70B in FP8 for one user: 68.7 G parameters of products over 8 x 3.35 TB/s, and a cache of 80 KiB a token
     in eight bits: 327,680 / 2 bytes.

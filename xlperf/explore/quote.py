@@ -23,7 +23,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
-from xlperf.engine.software import computed_formats, has_parts
+from xlperf.engine.software import computed_formats
 from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
@@ -384,9 +384,8 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
 
 
 def _as_stored(plan: Table, catalog: Catalog) -> Table:
-    """A plan with the precision of its checkpoint, of which its limits are; as it is if the parts have several."""
-    stored = computed_formats(plan, catalog)
-    return plan if has_parts(stored) else with_columns(plan, precision=str(stored.text("precision")[0]))
+    """A plan with the precision of the experts of its checkpoint, of which its limits are: no part is narrower."""
+    return with_columns(plan, precision=str(computed_formats(plan, catalog).text("precision")[0]))
 
 
 def _priced(form: Table, catalog: Catalog) -> Prediction:
