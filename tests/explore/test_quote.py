@@ -222,6 +222,18 @@ def test_a_model_that_does_not_fit_needs_a_plan_that_runs() -> None:
     assert answer["verdict"] == "needs" and answer["needs"].startswith("a plan that runs: ")
 
 
+@pytest.mark.parametrize("count", [3072, 4096, 40])
+def test_a_batch_that_no_claim_states_is_one_that_replicas_share(count: int) -> None:
+    """4 M tokens in sequences of 4,096 were 977, a prime number: one replica at 2 % of the peak."""
+    run = {"workload": "training", "model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB"}
+    asked = run | {"num_accelerators": str(count), "claim_kind": "mfu"}
+    rows = np.array([[quote.usual_batch(number, length) for number in (1.0, count)] for length in (2048.0, 4096.0)])
+    assert (np.abs(np.log2(rows * [[2048.0], [4096.0]] / 2.0**22)) <= 0.5).all()
+    assert (rows[:, 1] % (count / np.gcd(count, 2**20)) == 0.0).all()
+    free, stated = (ask(asked | more, claimed_value=0.4) for more in ({}, {"global_batch_size": f"{rows[1, 1]:.0f}"}))
+    assert free["predicted_value"] == stated["predicted_value"] > 0.2
+
+
 def test_percentiles_rise_and_have_ends() -> None:
     for kind in ("training", "serving", "user"):
         places = [percentile_of(share, kind)[0] for share in (0.0, 0.1, 0.3, 0.6, 2.0)]

@@ -119,7 +119,7 @@ _UNITS = {
     "tokens-per-second-per-user": "token/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
     "step-time": "s per step", "price": "USD", "power": "W per accelerator",
 }  # fmt: skip
-_BATCH_TOKENS = 4.0 * MILLION  # tokens of a training step if no batch is given [token]
+_BATCH_TOKENS = 2.0**22  # tokens of a training step if no batch is given, 4 Mi [token]
 _TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "auto": ("bf16",)}
 """Training precisions of a word of a claim; other words are their own."""
 _NARROWER = {"auto": ("fp8", "fp4"), "bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
@@ -319,7 +319,7 @@ def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> C
 def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     word = form.word("precision")
     batch, length = form.stated("global_batch_size"), form.value("sequence_length")
-    batch = batch if batch == batch else max(round(_BATCH_TOKENS / length), 1)
+    batch = batch if batch == batch else usual_batch(form.value("num_accelerators"), length)
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator")} | {"global_batch_size": batch}
     columns |= {"sequence_length": length, "num_accelerators": form.filled("num_accelerators")}
     plan = one_plan("training", columns, SEARCHED, form)
@@ -347,6 +347,17 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     limit = np.nan if kind == "power" else value * causal if kind == "step-time" else value / causal
     efficiency = np.nan if kind == "power" else mfu
     return Prediction(value, value * low, value * high, limit, "compute", efficiency, plan, results)
+
+
+def usual_batch(accelerators: float, length: float) -> float:
+    """Sequences of a training step of about 4 Mi tokens: a power of two times the odd part of the accelerators, so that
+    their replicas share the batch evenly.
+
+    >>> usual_batch(4096.0, 4096.0), usual_batch(3072.0, 8192.0), usual_batch(7.0, 1e9)
+    (1024.0, 384.0, 7.0)
+    """
+    odd = accelerators / np.gcd(int(accelerators), 2**32)
+    return float(odd * 2.0 ** max(round(np.log2(_BATCH_TOKENS / length / odd)), 0))
 
 
 def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
