@@ -124,6 +124,21 @@ def test_a_rack_fails_as_a_whole_unless_it_has_slack() -> None:
     rack, feed = 24 / (8760 + 24), 9 / (50000 + 9)
     assert slack["unit_unavailability"] == pytest.approx(1.0 - (1.0 - rack) * (1.0 - feed), rel=1e-2)
     assert slack["spares"] < whole["spares"]
+    assert "A unit stops with the first of its 72 accelerators: state a unit slack" in whole["answer"]
+    assert slack["answer"].endswith("A run uses 64 of the 72 accelerators of a unit.")
+
+
+@pytest.mark.parametrize("slack", [0, 7, 8, 16])
+def test_slack_covers_domains_that_are_smaller_than_the_largest_in_a_unit(slack: int) -> None:
+    """A rack of 72 with nodes of 8 and switches of 16, against drawn outcomes."""
+    fleet = {"accelerator_mtbf": 10000, "node_mtbf": 9000, "switch_mtbf": 38000, "repair_time": 200}
+    found = ask(RUN | {"num_accelerators": 7200, "unit_size": 72, "copy_size": 72}, unit_slack=slack, **fleet)
+    draws = np.random.default_rng(3)
+    down = np.zeros((60000, 72), dtype=bool)
+    for size, mtbf in ((1, 10000), (8, 9000), (16, 38000)):
+        for first in range(0, 72, size):
+            down[:, first : first + size] |= (draws.random(len(down)) < 200 / (200 + mtbf))[:, None]
+    assert found["unit_unavailability"] == pytest.approx((down.sum(axis=1) > slack).mean(), rel=0.03, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +147,7 @@ def test_a_rack_fails_as_a_whole_unless_it_has_slack() -> None:
         ({"fleet": "Llama 4"}, 'unknown fleet "Llama 4" of the sheet failures; '),
         ({"fleet": "Meta RSC-1", "rack_mtbf": 1000}, "rack size must be given with rack mtbf: the fleet has none"),
         ({"model": ""}, "a training run needs a model or the checkpoint size"),
+        ({"unit_slack": 8}, "unit slack is 8: a unit has 8 accelerators, of which one must work at least"),
         ({"availability": 1000}, "availability must be at most 0.999999, got 1000"),
         ({"availability": 99.99}, r"at most 0.999999 \(write 0.9999 for 99.99 %\), got 99.99"),
     ],
