@@ -147,6 +147,8 @@ def test_slack_covers_domains_that_are_smaller_than_the_largest_in_a_unit(slack:
         ({"fleet": "Llama 4"}, 'unknown fleet "Llama 4" of the sheet failures; '),
         ({"fleet": "Meta RSC-1", "rack_mtbf": 1000}, "rack size must be given with rack mtbf: the fleet has none"),
         ({"model": ""}, "a training run needs a model or the checkpoint size"),
+        ({"num_accelerators": 64}, "copy size is 128, more than num accelerators, 64"),
+        ({"unit_size": 20000, "copy_size": ""}, "unit size is 20,000, more than num accelerators, 16,384"),
         ({"unit_slack": 8}, "unit slack is 8: a unit has 8 accelerators, of which one must work at least"),
         ({"availability": 1000}, "availability must be at most 0.999999, got 1000"),
         ({"availability": 99.99}, r"at most 0.999999 \(write 0.9999 for 99.99 %\), got 99.99"),

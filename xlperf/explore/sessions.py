@@ -244,7 +244,7 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
             line |= {"sessions_per_copy": best.copy.replicas * float(state.sessions)}
             line |= {"ttft_later": float(state.ttft_later)}
         if smaller and best.rate(smaller) > 0.0:
-            gain = best.rate(variant) / best.rate(smaller) - 1.0
+            gain = max(best.rate(variant) / best.rate(smaller) - 1.0, 0.0)
             worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, smaller]))
             line |= {"worth_per_month": worth, "pays": "pays" if worth > price * MONTH else "does not"}
             of_next = worth if sizes[0, smaller] == sizes[0, 0] else of_next

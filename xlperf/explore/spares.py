@@ -249,8 +249,8 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
     server = min(float(server_sizes(_plan(form), catalog)[0][0]), needed)
     unit = unit if unit == unit else copy if serving and copy == copy else server
     copy = unit if serving or copy != copy else copy
-    for name, size in (("copy_size", copy), ("unit_size", unit)):
-        if size > needed:
+    for name in ("unit_size", "copy_size"):
+        if (size := float(form.number(name)[0])) > needed:
             problem = f"{name.replace('_', ' ')} is {size:,.0f}, more than num accelerators, {needed:,.0f}"
             raise InputError(Fault(form.place(0, name), problem))
     if (slack := float(form.filled("unit_slack")[0])) >= unit:
