@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 
 from xlperf import load_catalog
 from xlperf.base.errors import InputError
@@ -20,7 +20,7 @@ from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
 from xlperf.explore.search import Search
 from xlperf.explore.train import best_mapping
 
-CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"
+CLAIMS = ROOT / "workbooks/rows/validation/claims_published.csv"
 KINDS = {"TFLOP/s per accelerator": "tflops", "MFU": "mfu"}
 ENTRIES = (
     "workload", "model", "accelerator", "num_accelerators", "precision", "prompt_length", "output_length",
