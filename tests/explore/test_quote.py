@@ -234,6 +234,14 @@ def test_a_batch_that_no_claim_states_is_one_that_replicas_share(count: int) -> 
     assert free["predicted_value"] == stated["predicted_value"] > 0.2
 
 
+def test_a_number_that_no_copy_divides_is_served_in_whole_servers() -> None:
+    """11 accelerators have a copy on eight of them; the limit is that of eleven."""
+    run = {"model": "Meta-Llama-3.1-405B", "accelerator": "H100-SXM-80GB", "precision": "fp8", "concurrency": "16"}
+    odd, whole = (ask(run | {"num_accelerators": count}, claimed_value=100) for count in ("11", "8"))
+    assert odd["predicted_value"] == whole["predicted_value"] > 0.0
+    assert odd["limit_value"] > whole["limit_value"]
+
+
 def test_percentiles_rise_and_have_ends() -> None:
     for kind in ("training", "serving", "user"):
         places = [percentile_of(share, kind)[0] for share in (0.0, 0.1, 0.3, 0.6, 2.0)]

@@ -30,6 +30,7 @@ from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.plan.serving_plan import accepted_tokens
 from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name, short_number
 from xlperf.explore.search import search
 from xlperf.explore.train import SEARCHED, best_mapping
@@ -372,7 +373,10 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     plan = one_plan("inference", columns, (*degrees, "concurrency"), form)
     count = plan.stated("num_accelerators")
     share = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": count}
-    searched = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
+    objective = "tpot" if user else "tokens_per_second_per_accelerator"
+    searched, server = search(plan, catalog, objective), float(server_sizes(plan, catalog)[0][0])
+    if searched.kind != GOOD and 0.0 < count % server < count:  # whole servers of a number that no copy divides
+        searched = search(with_columns(plan, num_accelerators=count - count % server), catalog, objective)
     if searched.kind != GOOD:
         stored = _as_stored(plan, catalog)
         rate, bound = output_limits(with_columns(stored, concurrency=1.0), most_requests(stored, catalog), catalog)
@@ -384,7 +388,7 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
         value = results.stated("accelerator_power") if kind == "power" else np.nan
         low, high = value * (1.0 - _WATTS), value * (1.0 + _WATTS)
         return _NONE._replace(value=value, low=low, high=high, plan=plan, results=results)
-    stored = _as_stored(plan, catalog)
+    stored = with_columns(_as_stored(plan, catalog), num_accelerators=count)
     here, _ = output_limits(stored, np.array([made * tpot]), catalog)
     requests = np.ones(1) if user else np.fmax(most_requests(stored, catalog), load)
     most, bound = output_limits(stored, requests, catalog)
