@@ -76,6 +76,10 @@ def test_siglip_400m() -> None:
 def test_tokens_of_images_are_those_of_engines() -> None:
     """Two images of 720p: 2,396 tokens with Qwen2.5-VL and 1,764 with Qwen3-VL, four of which are marks (SGLang)."""
     assert native_image_tokens(1280, 720, [28, 32], 4, 16384).tolist() == [(2396 - 4) / 2, (1764 - 4) / 2]
+    # Pixtral: each side at most 1,024 pixels in patches of 16, Mistral Small 3.1 1,540 in tokens of 28, rounded up.
+    sides = [1280, 333, 100, 4000], [720, 999, 60, 3000]
+    assert native_image_tokens(*sides, 16, 1, 4096, 1).tolist() == [64 * 36, 21 * 63, 7 * 4, 64 * 48]
+    assert native_image_tokens(*sides, 28, 1, 3025, 1).tolist() == [46 * 26, 12 * 36, 4 * 3, 55 * 42]
     # A square of 448 is one tile of InternVL, 4 x 1 a strip; Llama 4 shrinks what does not fit in 16 tiles.
     assert image_tiles([448, 1792, 8000], [448, 448, 8000], [448, 448, 336], [12, 12, 16], [0, 0, 1]).tolist() == [
         1,

@@ -59,6 +59,19 @@ def test_models_share_machines_by_the_hour() -> None:
     assert "and 1 other model (" in later["answer"]
 
 
+@pytest.mark.parametrize("start", ["0", "20", "90"])
+def test_a_model_starts_on_machines_that_another_has_left(start: str) -> None:
+    """Two models, of which one rises in the hour in which the other falls: a start takes a machine of nobody."""
+    halves = " ".join(["1"] * 12 + ["8"] * 12)
+    words = {"request_rate": "400", "load_by_hour": halves, "start_time": start}
+    alone, both = answer(**words), answer(**words, other_models="Meta-Llama-3.1-8B 400 +12 h")
+    parts = alone[TABLES][HOURS].number("serving"), np.roll(alone[TABLES][HOURS].number("serving"), 12)
+    handed = [sum(max(part[hour - 1], part[hour]) for part in parts) for hour in range(24)]
+    assert alone["accelerators"] == max(parts[0])
+    assert both["accelerators"] == (max(sum(parts)) if start == "0" else max(handed))
+    assert both["starting_hours"] == pytest.approx(2.0 * alone["starting_hours"])
+
+
 @pytest.mark.parametrize("start", [0.2, 1.5, 3.0, 7.5])
 def test_copies_cost_least(start: float) -> None:
     """24 hours and up to 8 copies, against a linear programme whose matrix is that of a network."""

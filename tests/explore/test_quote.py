@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 
 from xlperf import load_catalog
 from xlperf.base.errors import InputError
@@ -19,7 +19,7 @@ from xlperf.explore.objectives import TABLES, Answer, Search
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
 from xlperf.explore.train import best_mapping
 
-CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"
+CLAIMS = ROOT / "workbooks/rows/validation/claims_published.csv"
 KINDS = {"TFLOP/s per accelerator": "tflops", "MFU": "mfu"}
 ENTRIES = (
     "workload", "model", "accelerator", "num_accelerators", "precision", "prompt_length", "output_length",
@@ -137,6 +137,16 @@ def test_a_limit_is_of_the_format_of_the_checkpoint_and_an_efficiency_says_its_l
     assert " with 32 requests in flight is above" in few["answer"]
 
 
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "Kimi-K2.5"])
+def test_a_checkpoint_with_parts_of_several_formats_has_a_limit(model: str) -> None:
+    """Attention in 16 bits beside experts of four: as if all were INT4, or up to the peak of FP8 with MXFP4."""
+    machine = {"model": model, "accelerator": "H100-SXM-80GB", "num_accelerators": "16"}
+    answer = ask(machine, claimed_value=1000)
+    assert answer["limit_value"] > answer["predicted_value"] > 0.0
+    wide = ask(machine | {"precision": "int4"}, claimed_value=1000)
+    assert 1.0 <= answer["limit_value"] / wide["limit_value"] < 2.1
+
+
 def test_a_limit_is_the_roofline_by_hand() -> None:
     """Llama 2 70B in FP8 for one user: 68.7 G parameters of products over 8 x 3.35 TB/s, and a cache of 80 KiB a token
     in eight bits: 327,680 / 2 bytes.
@@ -209,6 +219,26 @@ def test_a_claim_that_no_plan_fits_keeps_its_limit() -> None:
 def test_a_model_that_does_not_fit_needs_a_plan_that_runs() -> None:
     answer = ask({"model": "Llama2-70B", "accelerator": "L4", "precision": "bf16"}, claimed_value=1)
     assert answer["verdict"] == "needs" and answer["needs"].startswith("a plan that runs: ")
+
+
+@pytest.mark.parametrize("count", [3072, 4096, 40])
+def test_a_batch_that_no_claim_states_is_one_that_replicas_share(count: int) -> None:
+    """4 M tokens in sequences of 4,096 were 977, a prime number: one replica at 2 % of the peak."""
+    run = {"workload": "training", "model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB"}
+    asked = run | {"num_accelerators": str(count), "claim_kind": "mfu"}
+    rows = np.array([[quote.usual_batch(number, length) for number in (1.0, count)] for length in (2048.0, 4096.0)])
+    assert (np.abs(np.log2(rows * [[2048.0], [4096.0]] / 2.0**22)) <= 0.5).all()
+    assert (rows[:, 1] % (count / np.gcd(count, 2**20)) == 0.0).all()
+    free, stated = (ask(asked | more, claimed_value=0.4) for more in ({}, {"global_batch_size": f"{rows[1, 1]:.0f}"}))
+    assert free["predicted_value"] == stated["predicted_value"] > 0.2
+
+
+def test_a_number_that_no_copy_divides_is_served_in_whole_servers() -> None:
+    """11 accelerators have a copy on eight of them; the limit is that of eleven."""
+    run = {"model": "Meta-Llama-3.1-405B", "accelerator": "H100-SXM-80GB", "precision": "fp8", "concurrency": "16"}
+    odd, whole = (ask(run | {"num_accelerators": count}, claimed_value=100) for count in ("11", "8"))
+    assert odd["predicted_value"] == whole["predicted_value"] > 0.0
+    assert odd["limit_value"] > whole["limit_value"]
 
 
 def test_percentiles_rise_and_have_ends() -> None:

@@ -78,6 +78,18 @@ def test_stated_sessions_take_the_copies_that_hold_them_evenly(catalog: Catalog)
     assert many["accelerators"] == 2.0 * many["copies"]
 
 
+def test_stated_sessions_take_the_fewest_accelerators_of_copies_of_all_sizes(catalog: Catalog) -> None:
+    """3,000 sessions took 16 accelerators in copies of 8, which cost least when full, and 10 of one hold them."""
+    asked = {"model": "Qwen3-30B-A3B", "accelerator": "H200-SXM-141GB", "software": "vllm", "sessions": "3000",
+             "turns": "12", "first_tokens": "3000", "added_tokens": "600", "generated_tokens": "300",
+             "think_time": "45", "common_tokens": "2500"}  # fmt: skip
+    free, *sizes = (
+        answer_of(form_of("sessions", asked | size), catalog)
+        for size in ({}, {"num_accelerators": "1"}, {"num_accelerators": "8"})
+    )
+    assert free["accelerators"] <= sizes[0]["accelerators"] < sizes[1]["accelerators"]
+
+
 def test_longer_thinking_sessions_are_more_and_hit_less_on_the_accelerators(catalog: Catalog) -> None:
     quick, slow = (answered(catalog, think_time=time) for time in ("5", "300"))
     assert slow["sessions_per_copy"] > quick["sessions_per_copy"]

@@ -133,6 +133,10 @@ def test_an_unknown_model_type_is_a_llama_only_where_a_count_will_check_it() -> 
         model_row({"tokenizer_class": "LlamaTokenizer"}, "m", "x", counted=True)
     with pytest.raises(InputError, match='lacks "vocab_size"'):
         model_row({key: value for key, value in lama.items() if key != "vocab_size"}, "m", "x", counted=True)
+    for network in ({"_class_name": "FluxTransformer2DModel", "num_attention_heads": 24, "num_single_layers": 38},
+                    {"_class_name": "WanModel", "dim": 5120, "num_heads": 40, "num_layers": 40}):  # fmt: skip
+        with pytest.raises(InputError, match="a part of diffusers"):
+            model_row(network, "m", "x")
 
 
 ODD: tuple[object, ...] = (

@@ -10,6 +10,8 @@ from xlperf.studies.outcome import Outcome, StudySheet, read_inputs
 
 FEWER: dict[str, dict[str, tuple[float | str, ...]]] = {
     "buy-or-wait": {"request_rates": (100.0,)},
+    "quotes": {"claimed_value": (24525.0, 200000.0)},
+    "day-of-a-service": {"start_time": (10.0, 240.0)},
     "rl-modes": {"output_lengths": (1000.0, 16000.0)},
     "host-memory": {"models": ("Meta-Llama-3.1-70B",), "think_times": (10.0, 600.0)},
 }

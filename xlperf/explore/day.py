@@ -91,7 +91,8 @@ def day_answer(form: Table, catalog: Catalog) -> Answer:
         return no_answer(_no_way(form, catalog))
     least, stated = min(_most(way, others) for way in ways), form.stated("accelerators")
     if stated < least:
-        problem = f"accelerators {stated:,.0f} are fewer than the {least:,.0f} of the busiest hour; give more"
+        hour = f"the {least:,.0f} of the busiest hour with the copies that start"
+        problem = f"accelerators {stated:,.0f} are fewer than {hour}; give more"
         raise InputError(Fault(form.place(0, "accelerators"), problem))
     ways = [way for way in ways if not stated < _most(way, others)]
     # Ways are compared on the accelerators that each needs, so that more of them change no way.
@@ -125,6 +126,7 @@ class Service(NamedTuple):
     asked: Table  # form Serve of its busiest hour
     copies: Array  # copies by hour, those that stay up over short gaps included [-]
     serves: Array  # their accelerators in whole servers [-]
+    starts: Array  # accelerators beside them on which copies of the next hours start [-]
     size: float  # accelerators of a copy [-]
     each: float  # power of an accelerator at full load [W]
 
@@ -136,8 +138,8 @@ class Service(NamedTuple):
 
 
 def _most(way: Service, others: Sequence[Service]) -> float:
-    """Accelerators of the busiest hour of all models. [-]"""
-    return float(np.sum([one.serves for one in (way, *others)], axis=0).max())
+    """Accelerators of the busiest hour of all models: one that is handed over serves only after its start. [-]"""
+    return float(np.sum([one.serves + one.starts for one in (way, *others)], axis=0).max())
 
 
 def _cost(answered: tuple[Answer, Service]) -> float:
@@ -184,7 +186,9 @@ def _by_hour(fleet: Fleet, asked: Table, rates: Array, start: float, catalog: Ca
     accelerators = np.array([one.accelerators for one in sizes])
     copies = copies_by_hour(needed, start)
     serves = np.array([accelerators[needed == running].max() for running in copies])
-    return Service(rates, fleet, asked, copies, serves, sizes[0].size, sizes[0].each)
+    added = np.maximum(serves - np.roll(serves, 1), 0.0)
+    starts = sum((np.roll(added, -1 - hour) for hour in range(int(np.ceil(start)))), np.zeros(DAY))
+    return Service(rates, fleet, asked, copies, serves, starts, sizes[0].size, sizes[0].each)
 
 
 def _answer(form: Table, way: Service, others: Sequence[Service], count: float, catalog: Catalog) -> Answer:
@@ -193,9 +197,7 @@ def _answer(form: Table, way: Service, others: Sequence[Service], count: float, 
     is_paid_by_hour = form.word("payment") == "hours"
     every, copies, rates = (way, *others), way.copies, way.rates
     serves = np.sum([one.serves for one in every], axis=0)
-    added = np.sum([np.maximum(one.serves - np.roll(one.serves, 1), 0.0) for one in every], axis=0)
-    starting = _before(added, start)
-    starting = np.minimum(starting, count - serves)
+    starting = np.sum([one.starts for one in every], axis=0) * start / max(np.ceil(start), 1.0)
     trained = _training(form, count - serves.min(), catalog)
     units = np.floor((count - serves - starting) / trained.unit) if trained else np.zeros(DAY)
     restart = form.value("restart_time") if trained else 0.0
@@ -256,12 +258,6 @@ def _answer(form: Table, way: Service, others: Sequence[Service], count: float, 
     answer[TABLES] = {HOURS: Table("day_hours", table)}
     answer["answer"] = _sentence(form, answer, len(others))
     return answer
-
-
-def _before(added: Array, start: float) -> Array:
-    """Mean accelerators that start in each hour, spread over the hours before they serve."""
-    spread = int(max(np.ceil(start), 1.0))
-    return np.asarray(np.sum([np.roll(added, -hour) for hour in range(1, spread + 1)], axis=0) * start / spread)
 
 
 def _training(form: Table, most: float, catalog: Catalog) -> Trained | None:

@@ -560,15 +560,15 @@ def short_name(accelerator: str) -> str:
 def dollars(amount: float) -> str:
     """An amount of money in words.
 
-    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(-2.5e6), dollars(3.1e9)
-    ('$0.48', '$12,345', '$750 k', '-$2.50 M', '$3.10 bn')
+    >>> dollars(0.476), dollars(12345.0), dollars(750208.0), dollars(-2.5e6), dollars(3.1e9), dollars(-0.004)
+    ('$0.48', '$12,345', '$750 k', '-$2.50 M', '$3.10 bn', '$0.00')
     """
-    if amount < 0.0:
+    if amount < -0.005:
         return f"-{dollars(-amount)}"
     for factor, word in ((1000.0 * MILLION, " bn"), (MILLION, " M")):
         if amount >= factor:
             return f"${amount / factor:,.2f}{word}"
-    return f"${amount / 1e3:,.0f} k" if amount >= 1e5 else f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+    return f"${amount / 1e3:,.0f} k" if amount >= 1e5 else f"${abs(amount):,.{2 * (amount < 100.0)}f}"
 
 
 def price_words(given: float, basis: str) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, exp, log
+from xlperf.base.arrays import Array, divide, log
 from xlperf.catalog.table import Table
 from xlperf.engine.learning import ends_after_a_run
 from xlperf.equations.cost.tco import owning_regret
@@ -21,7 +21,8 @@ UNREAD = {"tpot": (0.48, 0.9), "step_time": (0.43, 0.75)}
 without their publisher: the median one is above the prediction, and 80 % are below a score of 1.24 and 1.06. [-]
 """
 SURE = 0.8  # probability with which a fleet should be large enough, or a run end in time [-]
-_NEEDS: Array = np.linspace(0.5 / 199.0, 1.0 - 0.5 / 199.0, 199)  # equally likely needs, as probabilities [-]
+_NEEDS, _RUNS, _AFTER = (np.linspace(0.5 / count, 1.0 - 0.5 / count, count) for count in (199, 19, 39))
+"""Equally likely needs, outcomes of a measured run, and needs after one, as probabilities. [-]"""
 _ROWS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # probabilities that the numbers of the table are enough [-]
 
 
@@ -99,13 +100,14 @@ def _owned(needs_of: Callable[[Array], Array], hours: Hours, plan: Table, result
     """The number to own if the accelerators that are needed follow from factors on a predicted time."""
     needs = needs_of(band_factor(results, name, unread_score(_NEEDS, name)))
     least, number = _least(needs, hours)
-    # A run fixes the middle and narrows the band around it.
+    # A run fixes the middle, which nobody knows before it, and narrows the band around it.
     logs = np.stack([log(results.number(f"{name}_{end}") / results.number(name)) for end in ("low", "high")])
-    ends = exp(ends_after_a_run(plan, results.columns, name, logs))
-    middle = results.number(name)
-    after = Table(results.kind, {name: middle, f"{name}_low": middle * ends[0], f"{name}_high": middle * ends[1]})
-    factors = band_factor(after, name, normal_scores(_NEEDS)) * band_factor(results, name, UNREAD[name][0])
-    return _Owned(needs, hours, number, least, max(least - _least(needs_of(factors), hours)[0], 0.0))
+    narrow = float(divide(ends_after_a_run(plan, results.columns, name, logs), logs).mean())
+    median, spread = UNREAD[name]
+    middles = median + np.sqrt(np.maximum(spread**2 - narrow**2, 0.0)) * normal_scores(_RUNS)
+    scores = middles[:, None] + narrow * normal_scores(_AFTER)
+    after = [_least(needs_of(band_factor(results, name, one)), hours)[0] for one in scores]
+    return _Owned(needs, hours, number, least, max(least - float(np.mean(after)), 0.0))
 
 
 def _least(needs: Array, hours: Hours) -> tuple[float, float]:

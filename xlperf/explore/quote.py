@@ -23,13 +23,14 @@ from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
-from xlperf.engine.software import computed_formats, has_parts
+from xlperf.engine.software import computed_formats
 from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.plan.serving_plan import accepted_tokens
 from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name, short_number
 from xlperf.explore.search import search
 from xlperf.explore.train import SEARCHED, best_mapping
@@ -121,7 +122,7 @@ _UNITS = {
     "tokens-per-second-per-user": "token/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
     "step-time": "s per step", "price": "USD", "power": "W per accelerator",
 }  # fmt: skip
-_BATCH_TOKENS = 4.0 * MILLION  # tokens of a training step if no batch is given [token]
+_BATCH_TOKENS = 2.0**22  # tokens of a training step if no batch is given, 4 Mi [token]
 _TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "auto": ("bf16",)}
 """Training precisions of a word of a claim; other words are their own."""
 _NARROWER = {"auto": ("fp8", "fp4"), "bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
@@ -321,7 +322,7 @@ def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> C
 def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     word = form.word("precision")
     batch, length = form.stated("global_batch_size"), form.value("sequence_length")
-    batch = batch if batch == batch else max(round(_BATCH_TOKENS / length), 1)
+    batch = batch if batch == batch else usual_batch(form.value("num_accelerators"), length)
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator")} | {"global_batch_size": batch}
     columns |= {"sequence_length": length, "num_accelerators": form.filled("num_accelerators")}
     plan = one_plan("training", columns, SEARCHED, form)
@@ -351,6 +352,17 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     return Prediction(value, value * low, value * high, limit, "compute", efficiency, plan, results)
 
 
+def usual_batch(accelerators: float, length: float) -> float:
+    """Sequences of a training step of about 4 Mi tokens: a power of two times the odd part of the accelerators, so that
+    their replicas share the batch evenly.
+
+    >>> usual_batch(4096.0, 4096.0), usual_batch(3072.0, 8192.0), usual_batch(7.0, 1e9)
+    (1024.0, 384.0, 7.0)
+    """
+    odd = accelerators / np.gcd(int(accelerators), 2**32)
+    return float(odd * 2.0 ** max(round(np.log2(_BATCH_TOKENS / length / odd)), 0))
+
+
 def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     user = kind.endswith("user")
     given = form.stated("concurrency")
@@ -363,7 +375,10 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     plan = one_plan("inference", columns, (*degrees, "concurrency"), form)
     count = plan.stated("num_accelerators")
     share = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": count}
-    searched = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
+    objective = "tpot" if user else "tokens_per_second_per_accelerator"
+    searched, server = search(plan, catalog, objective), float(server_sizes(plan, catalog)[0][0])
+    if searched.kind != GOOD and 0.0 < count % server < count:  # whole servers of a number that no copy divides
+        searched = search(with_columns(plan, num_accelerators=count - count % server), catalog, objective)
     if searched.kind != GOOD:
         stored = _as_stored(plan, catalog)
         rate, bound = output_limits(with_columns(stored, concurrency=1.0), most_requests(stored, catalog), catalog)
@@ -375,7 +390,7 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
         value = results.stated("accelerator_power") if kind == "power" else np.nan
         low, high = value * (1.0 - _WATTS), value * (1.0 + _WATTS)
         return _NONE._replace(value=value, low=low, high=high, plan=plan, results=results)
-    stored = _as_stored(plan, catalog)
+    stored = with_columns(_as_stored(plan, catalog), num_accelerators=count)
     here, _ = output_limits(stored, np.array([made * tpot]), catalog)
     requests = np.ones(1) if user else np.fmax(most_requests(stored, catalog), load)
     most, bound = output_limits(stored, requests, catalog)
@@ -386,9 +401,8 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
 
 
 def _as_stored(plan: Table, catalog: Catalog) -> Table:
-    """A plan with the precision of its checkpoint, of which its limits are; as it is if the parts have several."""
-    stored = computed_formats(plan, catalog)
-    return plan if has_parts(stored) else with_columns(plan, precision=str(stored.text("precision")[0]))
+    """A plan with the precision of the experts of its checkpoint, of which its limits are: no part is narrower."""
+    return with_columns(plan, precision=str(computed_formats(plan, catalog).text("precision")[0]))
 
 
 def _priced(form: Table, catalog: Catalog) -> Prediction:

@@ -190,7 +190,10 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
     answer = _answer(form, lengths, best, splits)
     if np.isnan(form.stated("rollout_accelerators")) and form.value(COUNT) > _NEAR:  # else all splits are compared
         least = min(least_step(form, lengths, usable, rates, trainers, best.rewards), best.step)
-        answer["defaults_used"] += f"; no other split is more than {percent(best.step / least - 1.0)} faster"
+        answer["defaults_used"] += (
+            f"; no other split is more than {percent(best.step / least - 1.0)} faster, if no trainer is "
+            f"{percent(1.0 / _BOUND - 1.0, 0)} more efficient than the best one tried"
+        )
     modes = {form.word("rollouts"): best}
     for mode in (SYNCHRONOUS, PARTIAL, ASYNCHRONOUS):
         if mode not in modes and not (mode == ASYNCHRONOUS and form.stated("rollout_accelerators") == 0.0):

@@ -64,6 +64,13 @@ class Choice(NamedTuple):
             return np.inf
         return self.hours.paid * self.copy.size * float(state.turn_time / state.load) * turns
 
+    def copies(self, stated: float) -> float:
+        """Whole copies for a stated number of sessions; one if none is stated."""
+        state = self.states[0]
+        assert state is not None
+        held = self.copy.replicas * float(state.sessions)
+        return float(np.ceil(stated / held - 1e-9)) if stated == stated else 1.0
+
     def rate(self, variant: int) -> float:
         """Turns that a replica begins within the targets. [1/s]"""
         state = self.states[variant]
@@ -83,7 +90,14 @@ def sessions_answer(form: Table, catalog: Catalog) -> Answer:
     kept = [choice for choice in chosen if choice.states[0] is not None]
     if not kept:
         return _refused(asked, bool(chosen), catalog)
-    best = min(kept, key=lambda choice: choice.cost(0, sessions.turns) / max(choice.hours.paid, 1e-30))
+    stated = form.stated("sessions")
+
+    def dearness(choice: Choice) -> tuple[float, float]:
+        """Accelerators of whole copies if a number of sessions is stated, and accelerator time of a session."""
+        whole_copies = choice.copies(stated) * choice.copy.replicas * choice.copy.size if stated == stated else 0.0
+        return whole_copies, choice.cost(0, sessions.turns) / max(choice.hours.paid, 1e-30)
+
+    best = min(kept, key=dearness)
     varied = own
     if tiers and tiers[0].place == TIERS[0]:
         size = tiers[0].size
@@ -150,7 +164,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     prompt = common + own + new
     stated, replicas = form.stated("sessions"), copy.replicas
     alive, size = replicas * float(state.sessions), replicas * copy.size
-    copies = float(np.ceil(stated / alive - 1e-9)) if stated == stated else 1.0
+    copies = best.copies(stated)
     if stated == stated:
         state = shared_evenly(state, sessions, stated / copies / replicas)
         best, alive = best._replace(states=[state, *best.states[1:]]), stated / copies
@@ -241,7 +255,7 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
             line |= {"sessions_per_copy": best.copy.replicas * float(state.sessions)}
             line |= {"ttft_later": float(state.ttft_later)}
         if smaller and best.rate(smaller) > 0.0:
-            gain = best.rate(variant) / best.rate(smaller) - 1.0
+            gain = max(best.rate(variant) / best.rate(smaller) - 1.0, 0.0)
             worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, smaller]))
             line |= {"worth_per_month": worth, "pays": "pays" if worth > price * MONTH else "does not"}
             of_next = worth if sizes[0, smaller] == sizes[0, 0] else of_next

@@ -31,8 +31,6 @@ from xlperf.equations.hardware.failures import (
     down_shares,
     running_rate,
     tiered_goodput,
-    unit_unavailability,
-    units_enough,
 )
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, one_plan, short_name
@@ -137,9 +135,9 @@ class Work:
     def unit_down(self) -> float:
         """Share of the time in which a unit is down by its own domains, as far as its slack does not cover them. [-]"""
         inner = [one for one in self.domains if one.size < self.unit_size]
-        part = max((one.size for one in inner), default=self.unit_size)
-        down = _any_down([unit_unavailability(part, one.size, self._down(one)) for one in inner])
-        up = float(units_enough(ceil_div(self.unit_size, part), down, np.floor(self.slack / part)))
+        single = _any_down([self._down(one) for one in inner if one.size <= 1.0])
+        wider = [WideDomain(one.size, self._down(one)) for one in inner if one.size > 1.0]
+        up = float(total(down_shares(self.unit_size, single, wider, int(min(self.slack, self.unit_size)))))
         whole = _any_down([self._down(one) for one in self.domains if one.size == self.unit_size])
         return 1.0 - up * (1.0 - whole)
 
@@ -252,12 +250,15 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
     server = min(float(server_sizes(_plan(form), catalog)[0][0]), needed)
     unit = unit if unit == unit else copy if serving and copy == copy else server
     copy = unit if serving or copy != copy else copy
-    for name, size in (("copy_size", copy), ("unit_size", unit)):
-        if size > needed:
+    for name in ("unit_size", "copy_size"):
+        if (size := float(form.number(name)[0])) > needed:
             problem = f"{name.replace('_', ' ')} is {size:,.0f}, more than num accelerators, {needed:,.0f}"
             raise InputError(Fault(form.place(0, name), problem))
+    if (slack := float(form.filled("unit_slack")[0])) >= unit:
+        problem = f"unit slack is {slack:,.0f}: a unit has {unit:,.0f} accelerators, of which one must work at least"
+        raise InputError(Fault(form.place(0, "unit_slack"), problem))
     restart = float(form.filled("restart_time")[0]) if serving else 0.0
-    slack, domains = float(form.filled("unit_slack")[0]), fleet_domains(form, catalog)
+    domains = fleet_domains(form, catalog)
     work = Work(float(ceil_div(needed, unit)), unit, slack, domains, restart)
     given = float(form.number("spares")[0])
     steps = by_spares(work, copy, float(form.filled("availability")[0]), int(np.nan_to_num(given)))
@@ -267,7 +268,16 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
             words = f"the answer is of {work.accelerators:,.0f}" if size == unit else "the last is smaller"
             answer["answer"] += f" {needed:,.0f} accelerators are no whole number of {name} of {size:,.0f}: {words}."
             break
+    if not serving and any(1.0 < one.size < unit for one in domains):
+        answer["answer"] += f" {_slack_words(unit, slack)}"
     return answer
+
+
+def _slack_words(unit: float, slack: float) -> str:
+    """Accelerators that a unit of several nodes needs."""
+    if slack > 0.0:
+        return f"A run uses {unit - slack:,.0f} of the {unit:,.0f} accelerators of a unit."
+    return f"A unit stops with the first of its {unit:,.0f} accelerators: state a unit slack if a run uses fewer."
 
 
 def _plan(form: Table) -> Table:

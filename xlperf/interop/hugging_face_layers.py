@@ -420,14 +420,14 @@ def vision_columns(config: Mapping[str, Any], row: Row) -> Row:
     if window:
         columns["vision_window"] = window * window
         columns["vision_full_layers"] = len(result.config.get("fullatt_block_indexes") or ())
-    if family["shape"] == "native":
+    tiling = family["shape"].removeprefix("native").strip()
+    if family["shape"].startswith("native"):
         largest = (side // (patch * merge)) ** 2
         columns["vision_min_tokens"] = int(family["min_tokens"])
         columns["vision_max_tokens"] = int(family["max_tokens"] or largest or 4096)
     else:
         columns |= {"vision_tile_size": side or 448, "vision_max_tiles": int(family["max_tiles"])}
-        columns["vision_tiling"] = family["shape"]
-    return columns
+    return columns | ({"vision_tiling": tiling} if tiling else {})
 
 
 def _merged(result: Reading, outer: Reading, patches: int) -> int:

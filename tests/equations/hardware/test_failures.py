@@ -13,35 +13,30 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from xlperf.base.units import DAY, HOUR
-from xlperf.equations.hardware.failures import (
-    WideDomain,
-    domain_failure_rate,
-    down_shares,
-    unit_unavailability,
-    units_enough,
-)
+from xlperf.equations.hardware.failures import WideDomain, domain_failure_rate, down_shares
 
 sizes = st.integers(1, 200_000)
 shares = st.floats(1e-9, 1.0 - 1e-9)
 
 
 @given(sizes, shares, st.integers(0, 300))
-def test_units_enough_equals_scipy(units: int, share: float, spares: int) -> None:
-    found = float(units_enough(units, share, spares))
+def test_enough_units_equals_scipy(units: int, share: float, spares: int) -> None:
+    found = float(down_shares(units, share, [], spares).sum())
     assert found == pytest.approx(stats.binom.cdf(spares, units, share), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(("units", "spares", "share"), [(10, 2, (1, 7)), (72, 8, (1, 50)), (300, 30, (3, 40))])
-def test_units_enough_equals_exact_fractions(units: int, spares: int, share: tuple[int, int]) -> None:
+def test_enough_units_equals_exact_fractions(units: int, spares: int, share: tuple[int, int]) -> None:
     down = Fraction(*share)
     exact = sum(comb(units, j) * down**j * (1 - down) ** (units - j) for j in range(spares + 1))
-    assert float(units_enough(units, share[0] / share[1], spares)) == pytest.approx(float(exact), rel=1e-12)
+    found = float(down_shares(units, share[0] / share[1], [], spares).sum())
+    assert found == pytest.approx(float(exact), rel=1e-12)
 
 
-def test_limits_of_units_enough() -> None:
-    assert units_enough(9.0, 0.0, [0.0, 3.0]).tolist() == [1.0, 1.0]
-    assert units_enough(9.0, 1.0, [8.0, 9.0]).tolist() == [0.0, 1.0]
-    assert np.isnan(units_enough([np.nan, 9.0, 9.0], [0.1, np.nan, 0.1], [1.0, 1.0, np.nan])).all()
+def test_limits_of_enough_units() -> None:
+    assert [down_shares(9.0, 0.0, [], spares).sum() for spares in (0, 3)] == [1.0, 1.0]
+    assert [down_shares(9.0, 1.0, [], spares).sum() for spares in (8, 9)] == [0.0, 1.0]
+    assert np.isnan(down_shares([np.nan, 9.0], [0.1, np.nan], [], 1)).all()
 
 
 def every_outcome(units: int, share: float, domains: list[WideDomain]) -> np.ndarray:
@@ -80,7 +75,7 @@ def test_domains_that_never_fail_leave_the_binomial(units: int, most: int) -> No
 
 def test_a_wide_domain_needs_more_spares_than_as_many_single_failures() -> None:
     together = down_shares(90.0, 0.001, [WideDomain(9, 0.01)], 3).sum()
-    alone = units_enough(90.0, 1.0 - 0.999 * 0.99, 3.0)
+    alone = down_shares(90.0, 1.0 - 0.999 * 0.99, [], 3).sum()
     assert together < alone
 
 
@@ -90,13 +85,6 @@ def test_rows_are_the_same_alone_and_together() -> None:
     together = down_shares(units, 0.02, domains, 12)
     for row, number in enumerate(units):
         assert down_shares(number, 0.02, domains, 12).tobytes() == together[row].tobytes()
-
-
-@given(st.integers(1, 500), st.floats(1.0, 1e6), st.floats(0.0, 1e4))
-def test_a_unit_of_one_domain_is_down_as_that(size: int, mtbf: float, repair: float) -> None:
-    share = repair / (mtbf + repair)
-    assert unit_unavailability(size, size, share) == pytest.approx(float(share), abs=1e-15)
-    assert unit_unavailability(2 * size, size, share) >= unit_unavailability(size, size, share)
 
 
 def test_llama_3_table_5_counts_419_interruptions() -> None:

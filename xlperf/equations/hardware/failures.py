@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp, log, power
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp, log
 
 
 def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_mtbf: Numeric) -> Array:
@@ -40,31 +40,6 @@ def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_
     return np.asarray(ceil_div(num_accelerators, domain_size) / array(domain_mtbf))
 
 
-def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavailability_share: Numeric) -> Array:
-    r"""Share of the time that some domain of one kind inside a unit is down, which takes the unit.
-
-    .. math:: q = 1 - (1 - u)^{\lceil U / s \rceil}
-
-    By definition: independent domains.
-
-    A node of two accelerators, each down for a tenth of the time: 1 - 0.9^2.
-
-    >>> float(unit_unavailability(2, 1, 0.1).round(12))
-    0.19
-
-    Parameters
-    ----------
-    unit_size : Accelerators U of a unit. [-]
-    domain_size : Accelerators s of a domain, at most a unit. [-]
-    domain_unavailability_share : Share u of the time that one domain is down. [-]
-
-    Returns
-    -------
-    share : 0 to 1. [-]
-    """
-    return np.asarray(1.0 - power(1.0 - array(domain_unavailability_share), ceil_div(unit_size, domain_size)))
-
-
 def _binomial(num_units: Array, share: Array, most: int) -> Array:
     """Probabilities of 0 to ``most`` independent units down, on a new last axis, from sums of logarithms."""
     down = np.arange(1.0, most + 1.0)
@@ -78,37 +53,6 @@ def _binomial(num_units: Array, share: Array, most: int) -> Array:
     result = np.where(every <= units, exp(terms), 0.0)
     result = np.where(quiet, every == 0.0, result)
     return np.asarray(np.where(share[..., None] >= 1.0, every == units, result) + 0.0 * (units + share[..., None]))
-
-
-def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_down: Numeric) -> Array:
-    r"""Probability that at most k of N independent units are down: n of n + k are up.
-
-    .. math:: P = \sum_{j = 0}^{k} \binom{N}{j} q^j (1 - q)^{N - j}
-
-    Source: R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
-    (k-out-of-n systems).
-
-    At most one of three units, each down for a tenth of the time: 0.9^3 + 3 x 0.1 x 0.9^2.
-
-    >>> float(units_enough(3, 0.1, 1).round(12))
-    0.972
-
-    Parameters
-    ----------
-    num_units : Units N with the spares. [-]
-    unit_unavailability_share : Share q of the time that a unit is down. [-]
-    most_down : Spares k; 0 or more. [-]
-
-    Returns
-    -------
-    share : Share of the time that enough units are up, 0 to 1. [-]
-    """
-    units, share, spare = np.broadcast_arrays(array(num_units), array(unit_unavailability_share), array(most_down))
-    unknown = np.isnan(units) | np.isnan(spare)
-    last = np.where(unknown, 0.0, np.minimum(spare, units)).astype(np.int64)
-    sums = np.cumsum(_binomial(units, share, int(last.max(initial=0))), axis=-1)
-    result = np.take_along_axis(sums, last[..., None], axis=-1)[..., 0]
-    return np.asarray(np.where(unknown, np.nan, np.minimum(result, 1.0)))
 
 
 _LARGE = 2.0**800  # size of a term from which powers are scaled [-]

@@ -33,7 +33,7 @@ class Encoder(NamedTuple):
     output_size: Array  # width of the decoder
     tile_size: Array  # pixels of a side of a tile; NaN: images keep their shape
     max_tiles: Array  # most tiles of an image
-    covering: Array  # 1: the tiles cover the image (Llama 4), 0: they have about its shape (InternVL)
+    covering: Array  # 1: the tiles cover the image (Llama 4) or it fits in a square (Pixtral), 0: by its shape
     min_tokens: Array  # least tokens of an image that keeps its shape
     max_tokens: Array  # most tokens of it
 
@@ -51,26 +51,34 @@ class Encoder(NamedTuple):
 
 
 def native_image_tokens(
-    width: Numeric, height: Numeric, token_side: Numeric, min_tokens: Numeric, max_tokens: Numeric
+    width: Numeric,
+    height: Numeric,
+    token_side: Numeric,
+    min_tokens: Numeric,
+    max_tokens: Numeric,
+    covering: Numeric = 0.0,
 ) -> Array:
     r"""Tokens of an image that keeps its shape: its sides in whole tokens, scaled into the bounds of the processor.
 
     .. math:: n = \left[\frac{f w}{p}\right] \left[\frac{f h}{p}\right],
        f = \sqrt{\min\left(\max\left(1, \frac{n_{min} p^2}{w h}\right), \frac{n_{max} p^2}{w h}\right)}
 
-    Sides are rounded to the nearest token, half to even; down if the image is made smaller and up if larger.
+    Sides are rounded to the nearest token, half to even; down if the image is made smaller and up if larger. Pixtral
+    bounds each side by that of the square of the most tokens and rounds up.
 
-    Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py, smart_resize. 1,280 x 720 pixels in Qwen2.5-VL
-    (tokens of 28 pixels) and Qwen3-VL (32):
+    Source: transformers, models/qwen2_vl/image_processing_qwen2_vl.py, smart_resize, and
+    models/pixtral/image_processing_pixtral.py, get_resize_output_image_size. 1,280 x 720 pixels in Qwen2.5-VL (tokens
+    of 28 pixels), Qwen3-VL (32) and Pixtral (16, at most 64 x 64):
 
-    >>> native_image_tokens(1280.0, 720.0, [28.0, 32.0], 4.0, 16384.0).tolist()
-    [1196.0, 880.0]
+    >>> native_image_tokens(1280.0, 720.0, [28.0, 32.0, 16.0], 4.0, [16384.0, 16384.0, 4096.0], [0, 0, 1]).tolist()
+    [1196.0, 880.0, 2304.0]
 
     Parameters
     ----------
     width, height : Sides w and h of the image in pixels. [-]
     token_side : Pixels p of a side of a token. [-]
     min_tokens, max_tokens : Least and most tokens of an image. [-]
+    covering : Rule: 1 for sides within a square, rounded up, 0 otherwise. [-]
 
     Returns
     -------
@@ -91,7 +99,11 @@ def native_image_tokens(
     smaller = scaled(max_tokens, np.floor)
     larger = np.minimum(scaled(min_tokens, np.ceil), smaller)
     tokens = np.where(tokens > max_tokens, smaller, np.where(tokens < min_tokens, larger, tokens))
-    return np.asarray(tokens + 0.0 * (array(min_tokens) + array(max_tokens)))
+    # Pixtral: the longer side within that of the largest square, in whole pixels, and whole tokens that cover them
+    shrunk = np.maximum(np.maximum(wide, high) / (np.sqrt(array(max_tokens)) * side), 1.0)
+    columns, rows = (np.ceil(np.maximum(np.floor(pixels / shrunk), 1.0) / side) for pixels in (wide, high))
+    tokens = np.where(array(covering) > 0.0, columns * rows, tokens)
+    return np.asarray(tokens + 0.0 * (array(min_tokens) + array(max_tokens) + array(covering)))
 
 
 def image_tiles(width: Numeric, height: Numeric, tile_size: Numeric, max_tiles: Numeric, covering: Numeric) -> Array:
@@ -203,7 +215,7 @@ def pictures_of(
     tiled = ~np.isnan(encoder.tile_size)
     per_tile = np.round(np.where(tiled, encoder.tile_size, side) / side) ** 2
     tiles = image_tiles(width, height, np.where(tiled, encoder.tile_size, side), encoder.max_tiles, encoder.covering)
-    native = native_image_tokens(width, height, side, encoder.min_tokens, encoder.max_tokens)
+    native = native_image_tokens(width, height, side, encoder.min_tokens, encoder.max_tokens, encoder.covering)
     known = ~np.isnan(stated_tokens)
     tokens = np.where(known, stated_tokens, np.where(tiled, tiles * per_tile, native))
     of_tile = np.where(tiled, np.minimum(per_tile, tokens), tokens)
