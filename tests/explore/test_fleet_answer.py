@@ -102,12 +102,12 @@ def test_an_answer_says_its_weights_and_what_an_unused_accelerator_would_add(cat
     more = {"years": "4", "payment": "own"}
     answer = asked(catalog, **more, generations="H100-SXM-80GB; B200-SXM-180GB; GB200-NVL72").results
     used = set(answer["first_purchase"].split()[1::3])
-    weights, words = answer["defaults_used"].split("; ")[:2]
-    assert weights == "weights in FP8" and words.startswith("never taken: ")
+    weights, words = answer["defaults_used"].split(". ")[:2]
+    assert weights == "Weights in FP8" and words.startswith("Never taken: ")
     assert "GB200 (the least order, 72, would add $" in words and not any(name in words for name in used)
-    assert asked(catalog, **more, precision="bf16").results["defaults_used"].startswith("weights in BF16; ")
+    assert asked(catalog, **more, precision="bf16").results["defaults_used"].startswith("Weights in BF16. ")
     late = asked(catalog, **more | {"years": "1"}, generations="H100-SXM-80GB; GB200-NVL72").results["defaults_used"]
-    assert "never taken: GB200 (available in 2026.5)" in late.split("; ")
+    assert "Never taken: GB200 (available in 2026.5)" in late.split(". ")
 
 
 def test_copies_have_a_size_that_their_accelerators_hold(catalog: Catalog) -> None:

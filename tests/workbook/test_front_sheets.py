@@ -275,7 +275,7 @@ def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
     assert far["trust"] == "EXTRAPOLATED" and "far from theirs" in far["trust_reason"]
     near = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "mode": "continuous"})
     assert near["trust"] == "INTERPOLATED"
-    said = f"No measured run is near this way; {near['accelerators']:,.0f} H200 with SGLang in one pool are near some."
+    said = f"No measured run is near this way; some are near {near['accelerators']:,.0f} H200 with SGLang in one pool."
     assert said in far["answer"]
     other = answered(catalog, "serve", **{**ASKED, "model": "Qwen2.5-72B"})
     assert other["trust"] == "INTERPOLATED" and "none of Qwen2.5-72B" in other["trust_reason"]  # others on H200

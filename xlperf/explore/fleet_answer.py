@@ -170,7 +170,7 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     results = _results(horizon, programme, plan, accounts, machines, waiting)
     never = _not_taken(horizon, plan, dict(zip(others, taken, strict=True)))
     assumed = _weights(horizon, machines), never, _defaults(horizon)
-    results["defaults_used"] = "; ".join(filter(None, assumed))
+    results["defaults_used"] = ". ".join(filter(None, assumed))
     used = set(machines["accelerator"].tolist())
     plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
     planned = {PLAN: stacked(plans)} if plans else {}  # none where leaving all demand unmet is cheapest
@@ -329,8 +329,8 @@ def _weights(horizon: Horizon, machines: Table) -> str:
         short_name(offer.generation.name): offer.weights for offer in horizon.offers if offer.generation.name in used
     }
     if len(set(formats.values())) == 1:
-        return f"weights in {next(iter(formats.values()))}"
-    return f"weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}" if formats else ""
+        return f"Weights in {next(iter(formats.values()))}"
+    return f"Weights in {', '.join(f'{word} on {name}' for name, word in formats.items())}" if formats else ""
 
 
 def _is_taken(programme: Programme, plan: Plan, place: int) -> bool:
@@ -354,7 +354,7 @@ def _not_taken(horizon: Horizon, plan: Plan, taken: Mapping[int, Plan | None]) -
         else:
             more = max(other.present_cost - plan.present_cost, 0.0)
             words.append(f"{name} (the least order, {size:,.0f}, would add {dollars(more)})")
-    return f"never taken: {', '.join(words)}" if words else ""
+    return f"Never taken: {', '.join(words)}" if words else ""
 
 
 def _lacking(horizon: Horizon, programme: Programme) -> str:

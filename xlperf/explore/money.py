@@ -296,8 +296,8 @@ def nearer_measured(fleets: list[fleet_plans.Fleet], way: int, accelerator: str)
     near = next((place for place, badge in enumerate(badges) if badge != _EXTRAPOLATED), None)
     if near is None:
         return " No measured run is near this way or any other: treat it as an estimate."
-    there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words} are near some"
-    return f" No measured run is near this way; {there}."
+    there = f"{fleets[near].accelerators:,.0f} {accelerator} with {fleets[near].words}"
+    return f" No measured run is near this way; some are near {there}."
 
 
 _CHEAPER = 0.95  # ratio of costs of a token at one bill from which on an answer says why the lower one comes later [-]

@@ -446,7 +446,7 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
         for which, word in enumerate("AB")
     ]
     told = f'"80 % bands: "&{bands[0]}&"; "&{bands[1]}&" "&{per}'
-    page.how_sure(sure, (told, '""', '"an error that both share leaves their order as it is"'))
+    page.how_sure(sure, (told, '""', '"An error that both share leaves their order as it is"'))
     notes = (
         '"A part: its share of the step, over the tokens per second of one accelerator; all parts add up to the whole"',
         '"Serving: output tokens; prompts are part of what a token takes"',
