@@ -227,6 +227,10 @@ class PlanColumns(Columns):
         columns: Mapping[str, np.ndarray] = self.__dict__["_columns"]
         return {name: values for name, values in columns.items() if values.dtype != object}
 
+    def with_numbers(self, columns: Mapping[str, np.ndarray]) -> Self:
+        """A record of other rows with the same columns of the sheet, without their words."""
+        return type(self)(columns, None, self.__dict__["_given"])
+
     def has(self, name: str) -> bool:
         """Whether the sheet has a column; if not, every row has the default."""
         return name in self.__dict__["_given"]

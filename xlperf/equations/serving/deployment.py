@@ -220,7 +220,7 @@ class Deployment:
             Model(**dict(zip(_NAMES[Model], left, strict=False))),
             bundle(self.device),
             bundle(self.network),
-            InferencePlan(dict(zip(self.plan.numbers, left, strict=False))),
+            self.plan.with_numbers(dict(zip(self.plan.numbers, left, strict=False))),
             {name: dict(zip(constants, left, strict=False)) for name, constants in self.kernels.items()},
             dict(zip(self.software, left, strict=False)),
             next(left),
