@@ -188,6 +188,8 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
         ({"model_type": "peculiar", "hidden_size": 8}, '"peculiar" is not known'),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "a drafting model"),
         ({"model_type": "llama", "draft_vocab_size": 32_000}, "a drafting model"),
+        ({"model_type": "qwen3", "architectures": ["DSparkDraftModel"]}, "a drafting model"),
+        ({**V4, "model_type": "deepseek_v4", "compress_ratios": [{"a": 1}, 4]}, "compress_ratios that are no numbers"),
         ({"model_type": "qwen2", "architectures": ["Qwen2ForProcessRewardModel"]}, "a reward model"),
         ({"model_type": "llama", "layer_types": ["linear_attention"] * 26 + ["full_attention"]}, "are not stated"),
     ],

@@ -105,6 +105,10 @@ _STATED = {
 """Public logs and scripts, cut to their dimensions, with the parameters that the log or the checkpoint states."""
 
 
+def test_a_count_of_a_log_without_digits_is_none() -> None:
+    assert stated_model(_TITAN.replace("1,476,448,256", ","), "train.log").counted is None
+
+
 @pytest.mark.parametrize("name", _STATED)
 def test_a_log_or_a_script_states_a_model_with_the_parameters_that_its_run_printed(name: str) -> None:
     text, parameters, error = _STATED[name]

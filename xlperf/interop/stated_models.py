@@ -30,7 +30,7 @@ _MOST_LAYERS = 10_000
 _LONGEST = 13  # digits of a number that is read
 _REPEATED = re.compile(r"\[((?:[01],)*[01])\](?:\*(\d{1,4}))?")
 _ON_ONE_RANK = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d{1,15})\b")
-_OF_TITAN = re.compile(r"\bModel \S{1,40} \S{1,40} size: ([\d,]{1,20}) total parameters")
+_OF_TITAN = re.compile(r"\bModel \S{1,40} \S{1,40} size: (\d[\d,]{0,19}) total parameters")
 _IN_BILLIONS = re.compile(
     r"Total number of parameters in billions: (\d{1,6}\.\d\d)\b|number parameters: (\d{1,6}\.\d{3}) billion"
 )
