@@ -91,6 +91,12 @@ _STATED = {
         "pretrain_gpt.py --tensor-model-parallel-size 4 --num-layers 80 --num-attention-heads 64 --hidden-size 8192"
         " --max-position-embeddings 4096 --vocab-size 32000", 64.69e9, 1e-3),
     "GLM-4.7-Flash": (_LATENT, 29.94e9, 1e-3),
+    "Ling-mini-2.0 of MindSpeed": (
+        "pretrain_gpt.py --num-layers 20 --hidden-size 2048 --ffn-hidden-size 5120 --num-attention-heads 16"
+        " --group-query-attention --num-query-groups 4 --qk-layernorm --moe-layer-freq 1 --num-experts 256"
+        " --first-k-dense-replace 1 --n-shared-experts 1 --moe-ffn-hidden-size 512 --moe-router-topk 8"
+        " --max-position-embeddings 65536 --padded-vocab-size 157184 --swiglu --disable-bias-linear"
+        " --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights", 16.256e9, 1e-4),
     "torchtitan": (_TITAN, 1_476_448_256, 0.0),
     "MaxText, latent attention": (_DEEPSEEK, 671.03e9, 1e-3),
     "MaxText, with an indexer": (
