@@ -18,7 +18,7 @@ from xlperf.interop.launch import commands_of
 from xlperf.interop.launch_stacks import MOST_TEXT
 from xlperf.interop.launch_text import Setting
 
-_OFF = ("", "none", "false", "null", "0")
+_OFF = ("", "none", "false", "null", "0", "-1")
 _CHOICES = ("gated_mlp", "normalization", "position_embedding")
 """Entries that a configuration leaves to the code of its model type."""
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", *_CHOICES,
