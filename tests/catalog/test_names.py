@@ -76,7 +76,7 @@ def test_every_name_and_alias_of_the_shipped_sheets_means_its_own_row(catalog: C
             assert spellings.names(name) == [name]
 
 
-@pytest.mark.parametrize("written", ["Llama-31-70B", "3", "H10", "/", "-", "A100-"])
+@pytest.mark.parametrize("written", ["Llama-31-70B", "3", "H10", "/", "-", "A100-", "Llama3-1.2.3B"])
 def test_what_is_not_a_name_is_not_guessed(catalog: Catalog, written: str) -> None:
     assert len(Spellings(catalog.tables["models"]).names(written)) == 0
     assert len(Spellings(catalog.tables["accelerators"]).names(written)) != 1

@@ -102,6 +102,16 @@ def test_a_command_that_is_none(command: Command) -> None:
     assert column in command("launch", "--read", "train.sh", "--accelerator", "H100").err
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "1e300", "x"])
+def test_numbers_of_options_are_finite_and_in_their_range(command: Command, tmp_path: Path, number: str) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "llama", "num_hidden_layers": 2}')
+    shown = command("add", "model", config, "--parameters", number)
+    assert (shown.code, shown.out) == (2, "") and shown.err.count("\n") == 1 and "--parameters" in shown.err
+    shown = command("search", config, "--target", "fits", "--probability", number)
+    assert shown.code == 2 and "--probability" in shown.err
+
+
 def test_options_of_a_form_have_the_names_that_its_sheet_takes(command: Command) -> None:
     asked = ["--users", "100", "--model", "Llama3-8B", "--json"]
     names = ["--software", "vllm", "--prompt-length", "900", "--speed-per-user", "20"]

@@ -70,6 +70,7 @@ def test_stacks_of_the_table_are_read_or_refused(catalog: Catalog) -> None:
         ("load_in_4bit: true", "moves"), ("remat_policy=custom", "moves"), ("gradient_checkpointing: true", "moves"),
         ("fsdp_config.offload_params: true", "moves"), ("model.n_layers: 8", "moves"), ("lora_r: 16", "moves"),
         ("optimizer: muon", "moves"), ("rl: dpo", "moves"), ("perf_matrix.h100.tp: 2", "moves"),
+        ("--reuse-fp32-param", "moves"), ("--moe-alltoall-overlap-comm", "moves"), ("--moe-fb-overlap", "moves"),
         ("fsdp_type: full_shard", "moves"), ("model.dtype: float32", "moves"),
         ("expert_parallel_size: 1", "harmless"), ("load_in_4bit: false", "harmless"), ("rl: null", "harmless"),
         ("eval_batch_size: 8", "harmless"), ("learning_rate: 3e-4", "harmless"), ("wandb.project: x", "harmless"),

@@ -92,6 +92,9 @@ option.max_rolling_batch_size=64
          {"adapters": 4, "resident_adapters": 4, "adapter_rank": 32}),
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora", {"adapters": 1, "adapter_rank": 16}),
         ("vllm serve Qwen/Qwen3.5-397B-A17B-FP8 -tp 8 --language-model-only", {"images": 0}),
+        # flagos-ai/FlagScale examples/qwen2_5/conf/serve/7b.yaml
+        ("- serve_id: vllm_model\n  engine: vllm\n  engine_args:\n    model: /models/Qwen2.5-7B-Instruct\n"
+         "    tensor_parallel_size: 1\n    max_num_seqs: 256\n", {"model": "Qwen2.5-7B", "max_running_batch": 256}),
         # kubernetes-sigs/wg-serving PR 29: variables as Kubernetes writes them, of a ConfigMap too
         (LEADER, {"model": "Meta-Llama-3.1-405B", "tensor_parallel": 8, "num_accelerators": 16}),
         # vLLM since 0.8.5 takes counts with a suffix: powers of 10, and of 2 if it is large

@@ -194,6 +194,11 @@ NEMO = (
         ("current step time: 1.71\ncurrent token per gpu per sec: 9610\n", "step time", 1.71),
         ("step=5,tgs (tokens/gpu/second)=4251.3,lr=9.1e-07\n", "tokens per second per accelerator", 4251.3),
         ("    throughput/device/TPS=6,710\n", "tokens per second per accelerator", 6710.0),
+        # InternLM/xtuner docs/en/get_started, Ascend/MindSpeed-LLM fsdp2_quick_start
+        ("[INFO] Step 2/13 time: 0.05 reserved_memory: 8.79 GB tgs: 76934.8 e2e_tgs: 11936.3\n",
+         "tokens per second per accelerator", 76_934.8),
+        ("Step 2/13 max_memory: 7.06 GB reserved_memory: 8.79 GB grad_norm: 9.420\n", "memory reserved", 8.79),
+        ("max_memory_allocated(GB): 19.07 | max_memory_reserved(GB): 22.43 \n", "memory reserved", 22.43),
         ("Step 5 | tokens_per_second_per_gpu:2345.1 peak_memory_alloc:41.2\n", "memory", 41.2),
         ("{'memory/max_allocated (GiB)': 41.2, 'tokens_per_second_per_gpu': 2345.5}\n",
          "tokens per second per accelerator", 2345.5),

@@ -6,6 +6,7 @@ import csv
 import json
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,8 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
         ({"model_type": "peculiar", "hidden_size": 8}, '"peculiar" is not known'),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "a drafting model"),
         ({"model_type": "llama", "draft_vocab_size": 32_000}, "a drafting model"),
+        ({"model_type": "qwen3", "architectures": ["DSparkDraftModel"]}, "a drafting model"),
+        ({**V4, "model_type": "deepseek_v4", "compress_ratios": [{"a": 1}, 4]}, "compress_ratios that are no numbers"),
         ({"model_type": "qwen2", "architectures": ["Qwen2ForProcessRewardModel"]}, "a reward model"),
         ({"model_type": "llama", "layer_types": ["linear_attention"] * 26 + ["full_attention"]}, "are not stated"),
     ],
@@ -202,6 +205,19 @@ def test_a_refusal_names_the_architecture(config: dict[str, object], reason: str
     except InputError as error:
         said = str(error)
     assert reason in said
+
+
+def test_an_entry_of_another_kind_is_refused_or_left_out() -> None:
+    """What a configuration may hold in the place of a number, a list or a part: a row comes of it, or a message."""
+    known = json.loads((DATA / "vision_configs.json").read_text(encoding="utf-8"))
+    for config in (V4 | {"model_type": "deepseek_v4"}, known["Qwen2.5-VL-7B"], known["Gemma-3-27B"]):
+        part = config.get("vision_config", {})
+        for value in (None, -1, 2**39, 1e300, "x", [None, 1], [{}], {"a": 1}):
+            changed = [config | {entry: value} for entry in config]
+            changed += [config | {"vision_config": part | {entry: value}} for entry in part]
+            for each in changed:
+                with suppress(InputError):
+                    assert model_row(each, "m", "x").row
 
 
 def test_a_dense_gemma_4_is_not_refused_for_experts() -> None:

@@ -53,7 +53,7 @@ def test_blocks_of_a_mooncake_trace_come_again_and_an_endless_cache_holds_them(t
     ("text", "words"),
     [
         (f"{HEADER}a,5,100,10\na,3,200,10\n", "[line 3]: time 3 s is before 5 s of the request above"),
-        (f"{HEADER}a,5,,10\n", "[line 2]: has no prompt: give input_length or input_tokens"),
+        (f"{HEADER}a,5,,10\n", "[line 2]: has no prompt: give input_length or prompt tokens"),
         (f"{HEADER}a,5,-3,10\n", "[line 2]: prompt must be a number of at least 0, got '-3'"),
         (f"{HEADER},5,30,10\n", "[line 2]: names neither a session nor hash_ids"),
         (HEADER, "holds no request"),

@@ -87,10 +87,20 @@ _STATED = {
                 " (tensor, pipeline) model parallel rank (0, 0): 354871296\n"), 354_871_296, 0.0),
     "64 experts": (f"{_SMALL} --num-experts 64 --moe-router-topk 1", 4.3750e9, 2e-4),
     "dense of these": (_SMALL, 0.2132e9, 3e-4),
+    "64 experts, nothing of MindSpeed": (
+        f"{_SMALL} --num-experts 64 --moe-router-topk 1 --first-k-dense-replace -1 --moe-layer-freq -1",
+        4.3750e9, 2e-4),
     "GPT 70B": (
         "pretrain_gpt.py --tensor-model-parallel-size 4 --num-layers 80 --num-attention-heads 64 --hidden-size 8192"
         " --max-position-embeddings 4096 --vocab-size 32000", 64.69e9, 1e-3),
     "GLM-4.7-Flash": (_LATENT, 29.94e9, 1e-3),
+    "Ling-mini-2.0 of MindSpeed": (
+        "pretrain_gpt.py --num-layers 20 --hidden-size 2048 --ffn-hidden-size 5120 --num-attention-heads 16"
+        " --group-query-attention --num-query-groups 4 --qk-layernorm --moe-layer-freq 1 --num-experts 256"
+        " --first-k-dense-replace 1 --n-shared-experts 1 --moe-ffn-hidden-size 512 --moe-router-topk 8"
+        " --max-position-embeddings 65536 --padded-vocab-size 157184 --swiglu --disable-bias-linear"
+        " --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights",
+        16.256e9, 1e-4),
     "torchtitan": (_TITAN, 1_476_448_256, 0.0),
     "MaxText, latent attention": (_DEEPSEEK, 671.03e9, 1e-3),
     "MaxText, with an indexer": (
@@ -103,6 +113,10 @@ _STATED = {
     "MaxText": ("\n".join(f"Config param {name}: {value}" for name, value in _MAXTEXT.items()), 68_976_648_192, 0.0),
 }  # fmt: skip
 """Public logs and scripts, cut to their dimensions, with the parameters that the log or the checkpoint states."""
+
+
+def test_a_count_of_a_log_without_digits_is_none() -> None:
+    assert stated_model(_TITAN.replace("1,476,448,256", ","), "train.log").counted is None
 
 
 @pytest.mark.parametrize("name", _STATED)
@@ -125,6 +139,9 @@ def test_a_log_or_a_script_states_a_model_with_the_parameters_that_its_run_print
         (f"{_SMALL} --num-experts $EXPERTS", "num_experts $EXPERTS, a variable without a value"),
         (f"{_SMALL} --window-size 128,0", "window_size 128,0 (layers with a sliding window)"),
         (f"{_SMALL} --normalization Other", "states normalization Other"),
+        # Ascend/MindSpeed-LLM examples/mcore
+        (f"{_SMALL} --full-attention-interval 4", "full_attention_interval 4 (layers of linear attention)"),
+        (f"{_SMALL} --noop-layers 94,95", "noop_layers 94,95 (layers that do nothing)"),
         ("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2", "is of vllm, whose arguments state no model"),
     ],
 )

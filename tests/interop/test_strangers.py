@@ -195,6 +195,20 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
         ("from nemo.collections import llm\n\n\n@run.cli.factory(target=pretrain, name=NAME)\ndef pretrain_recipe():\n"
          "    return run.Partial(pretrain, trainer=trainer(tensor_parallelism=4))\n", "a module of NeMo 2 recipes"),
         ("model:\n  img_h: 224\n  micro_batch_size: 8\n  num_layers: 12\n", "a vision model of NeMo"),
+        # inclusionAI/AReaL examples/math, alibaba/ROLL examples/dpo_examples, PrimeIntellect-ai/prime-rl examples,
+        # ByteDance-Seed/VeOmni configs/text, ServiceNow/Fast-LLM examples, sgl-project/SpecForge examples/configs
+        ("actor:\n  backend: megatron:d4p1t1\n  mb_spec:\n    max_tokens_per_mb: 4096\n"
+         "sglang:\n  mem_fraction_static: 0.8\n", "AReaL"),
+        ("actor_train:\n  strategy_args:\n    strategy_config:\n      tensor_model_parallel_size: 1\n", "ROLL"),
+        ("seq_len = 131072\n[trainer.model]\ncp = 4\n[orchestrator]\nbatch_size = 256\n"
+         "[inference.vllm]\nmax_num_seqs = 256\n", "prime-rl"),
+        ("train:\n  accelerator:\n    ep_size: 1\n    fsdp_config:\n      fsdp_mode: fsdp2\n"
+         "  global_batch_size: 8\n  micro_batch_size: 1\nmodel:\n  model_path: Qwen3-30B-A3B\n", "VeOmni"),
+        ("model:\n  base_model:\n    hidden_size: 4096\n  multi_stage:\n    zero_stage: 2\n", "Fast-LLM"),
+        ("model:\n  draft_model_config: a.json\ntraining:\n  tp_size: 1\n  batch_size: 1\n", "SpecForge"),
+        ("parallel:\n  fsdp_modules: [model.layers]\n  recompute: true\n", "MindSpeed-LLM with FSDP2"),
+        # a rate of learning excludes a server, whatever else the file is like
+        ("training:\n  tp_size: 1\n  batch_size: 1\n  learning_rate: 0.0001\n", "a training run of a stack"),
     ],
 )  # fmt: skip
 def test_files_of_strangers_are_refused_by_name(catalog: Catalog, text: str, title: str) -> None:

@@ -42,7 +42,7 @@ _LEFT_OUT = {
 """Words that a name may leave out at its end: variants, sizes, boards. Others tell models and cards apart: GLM-4.5 is
 no GLM-4.5-Air, an RTX 4060 no RTX 4060 Ti."""
 _MAKERS = frozenset("nvidia geforce rtx amd instinct tesla huawei".split())
-_SIZE = {"models": re.compile(r"(\d[\d.]*)([bt])"), "accelerators": re.compile(r"(\d+)(gb)")}
+_SIZE = {"models": re.compile(r"(\d+(?:\.\d+)?)\.?([bt])"), "accelerators": re.compile(r"(\d+)(gb)")}
 _AGREES = {"models": 0.03, "accelerators": 0.08}
 """Share by which a size in a name may be off: 685B counts the prediction layers of a model of 671B; of a card of 192 GB
 the driver reports 179."""
@@ -138,7 +138,7 @@ class Spellings:
             stated = size.fullmatch(word)
             rest = (*words[:place], *words[place + 1 :])
             if stated and (rest if self._kind == "accelerators" else any(map(str.isalpha, "".join(rest)))):
-                number = float(stated[1].rstrip(".")) * (1e3 if stated[2] == "t" else 1.0)
+                number = float(stated[1]) * (1e3 if stated[2] == "t" else 1.0)
                 meant = self._same("-".join(rest)) or (self._first_words(rest) if self._kind == "accelerators" else [])
                 result += [name for name in meant if self._is_about(name, number)]
         return _distinct(result)

@@ -65,6 +65,15 @@ class OutputFile(_File):
         self.suffixes = suffixes
 
 
+class Number(click.FloatRange):
+    """A number of a range; nan, which no comparison excludes, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, or a message."""
+        result = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a valid number.", param, ctx) if result != result else result
+
+
 class Task(NamedTuple):
     """Another task of a command, chosen by an option or a word of the command line."""
 
@@ -284,7 +293,9 @@ def _type(value: str) -> Any:
             low, _, high = words[0].partition("..")
             return click.IntRange(int(low), int(high) if high else None)
         case "probability":
-            return click.FloatRange(0.5, 1.0, max_open=True)
+            return Number(0.5, 1.0, max_open=True)
+        case "positive":
+            return Number(0.0, float(words[0]), min_open=True)
         case "choice" if "." in words[0]:
             from xlperf.catalog.schema import column
 
@@ -295,7 +306,7 @@ def _type(value: str) -> Any:
             return click.Choice(words)
         case "date":
             return click.DateTime(["%Y-%m-%d"])
-    return float if kind == "number" else str
+    return str
 
 
 # --- options that commands share

@@ -152,7 +152,7 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
     if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
         kind = "a classifier" if "Classification" in task else "a reward model" if "Reward" in task else "an encoder"
         return [f"{kind}: it generates no tokens"]
-    if any("eagle" in name.casefold() for name in classes):
+    if any("eagle" in name.casefold() or "DraftModel" in name for name in classes):
         return ["a drafting model: it runs beside another"]
     kinds = ("", inner["model_type"])  # some entries mean a part that no row holds for one model type alone
     lacking = (one for one in rows("interop/hugging_face_entries.csv") if one["part"] == "no row")
@@ -317,7 +317,9 @@ def _sparse(row: Row, result: Reading, remark: str) -> None:
             result.refused.append("an index of sparse attention without a layer that has it")
     elif mixed is None and types:
         result.refused.append(f"layers of the kinds {', '.join(sorted(set(types)))}")
-    if isinstance(ratios, list):
+    if not all(map(is_number, as_list(ratios))):
+        result.refused.append("compress_ratios that are no numbers")
+    elif isinstance(ratios, list):
         counted = [ratios[:layers].count(ratio) for ratio in sorted(set(ratios[:layers]))]
         kinds = dict(zip(sorted(set(ratios[:layers])), counted, strict=True))
         near, *far = (kinds.pop(0, 0), *sorted(kinds))

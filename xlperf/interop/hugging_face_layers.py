@@ -414,12 +414,12 @@ def vision_columns(config: Mapping[str, Any], row: Row) -> Row:
         "vision_pooled": family["pooled"],
         "vision_temporal_patch": result.number("temporal_patch_size") or 1,
         "vision_projector_size": middle or result.number(family["middle"]) or None,
-        "vision_projectors": 1 + len(part.get("deepstack_visual_indexes") or ()),
+        "vision_projectors": 1 + len(as_list(part.get("deepstack_visual_indexes"))),
     }
     window = result.number("window_size") // (patch * merge) * merge
     if window:
         columns["vision_window"] = window * window
-        columns["vision_full_layers"] = len(result.config.get("fullatt_block_indexes") or ())
+        columns["vision_full_layers"] = len(as_list(result.config.get("fullatt_block_indexes")))
     tiling = family["shape"].removeprefix("native").strip()
     if family["shape"].startswith("native"):
         largest = (side // (patch * merge)) ** 2
@@ -437,6 +437,6 @@ def _merged(result: Reading, outer: Reading, patches: int) -> int:
     tokens = outer.number("mm_tokens_per_image")
     if side:
         return side
-    if is_number(ratio) and ratio > 0.0:
+    if is_number(ratio) and 0.01 < ratio <= 1.0:
         return round(1.0 / float(ratio))
-    return patches // isqrt(tokens) if tokens and patches else 1
+    return max(1, patches // isqrt(tokens)) if tokens > 0 else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 from xlperf.base.errors import Fault, InputError, OptionError
@@ -39,7 +40,7 @@ def launch_of_file(
         raise OptionError(f'--set must be as accelerator=H100-SXM-80GB, got "{wrong}"')
     stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
     try:
-        with sys.stdin if file == STANDARD else Path(file).open(encoding="utf-8") as stream:
+        with nullcontext(sys.stdin) if file == STANDARD else Path(file).open(encoding="utf-8") as stream:
             text = stream.read(MOST_TEXT + 1)
     except UnicodeDecodeError:
         raise InputError(Fault(file, "is no text in UTF-8")) from None

@@ -381,11 +381,11 @@ BLOCK = 512.0  # tokens of a block of a Mooncake trace
 MOST_BYTES, MOST_REQUESTS = 256 << 20, 500_000
 _NAMES = {
     "time": ("timestamp", "time", "time (s)", "timestamp (ms)", "timestamp_ms"),
-    "prompt": ("input_length", "input_tokens", "prompt_tokens", "prompt tokens"),
-    "output": ("output_length", "output_tokens", "completion_tokens", "output tokens"),
+    "prompt": ("input_length", "prompt tokens", "input_tokens", "prompt_tokens"),
+    "output": ("output_length", "output tokens", "output_tokens", "completion_tokens"),
     "session": ("session", "session_id", "conversation_id", "chat_id"),
 }
-"""Names of the fields of a request in the traces that are published."""
+"""Names of the fields of a request in the traces that are published; messages give two, of JSON lines and of CSV."""
 _COMMON, _MOST_TURNS = 0.05, 64.0
 """A block of more than this share of the requests, and of more requests than a session has turns, is common. [-]"""
 _MILLISECONDS = ("timestamp", "timestamp (ms)", "timestamp_ms")

@@ -18,7 +18,7 @@ from xlperf.interop.launch import commands_of
 from xlperf.interop.launch_stacks import MOST_TEXT
 from xlperf.interop.launch_text import Setting
 
-_OFF = ("", "none", "false", "null", "0")
+_OFF = ("", "none", "false", "null", "0", "-1")
 _CHOICES = ("gated_mlp", "normalization", "position_embedding")
 """Entries that a configuration leaves to the code of its model type."""
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size", *_CHOICES,
@@ -30,7 +30,7 @@ _MOST_LAYERS = 10_000
 _LONGEST = 13  # digits of a number that is read
 _REPEATED = re.compile(r"\[((?:[01],)*[01])\](?:\*(\d{1,4}))?")
 _ON_ONE_RANK = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d{1,15})\b")
-_OF_TITAN = re.compile(r"\bModel \S{1,40} \S{1,40} size: ([\d,]{1,20}) total parameters")
+_OF_TITAN = re.compile(r"\bModel \S{1,40} \S{1,40} size: (\d[\d,]{0,19}) total parameters")
 _IN_BILLIONS = re.compile(
     r"Total number of parameters in billions: (\d{1,6}\.\d\d)\b|number parameters: (\d{1,6}\.\d{3}) billion"
 )
