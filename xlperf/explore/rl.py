@@ -466,7 +466,7 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
     answer |= {name: plan.value(name) for name in TRAINER}
     badges, reasons = zip(best.engine.trust, (str(results["trust"][0]), str(results["trust_reason"][0])), strict=True)
     answer["trust"] = max(badges, key=BADGES.index)
-    answer["trust_reason"] = f"Rollouts: {reasons[0]}; trainer: {reasons[1]}"
+    answer["trust_reason"] = f"rollouts: {reasons[0]}; trainer: {reasons[1]}"
     answer[TABLES] = {SPLITS: Table("rl_splits", dict(_columns(splits, count, price)))}
     answer["answer"] = _sentence(form, best, answer, count)
     return answer
