@@ -39,6 +39,7 @@ SOFTWARE, SERVING = "software", "serving"
 STEPS = "steps"  # table by number of spares beside an answer
 _COLD_SWAP = 15.0 * 60.0  # time until a cold spare takes over; assumed [s]
 _FIRST, _MOST = 16, 2048  # numbers of spares of the first table, and of the largest [-]
+_HOPELESS = 0.5  # units up on average with the most spares, over the units needed: below it more spares do not help [-]
 _ROWS, _SURE = 11, 1.0 - 1e-6  # rows of the table by number of spares, and availability of its last [-]
 _ENOUGH, _NEVER = 1.0 - 1e-12, 0.001
 """Availability with which the table ends, and share of the time below which a run has no answer. [-]"""
@@ -172,6 +173,8 @@ class BySpares(NamedTuple):
 def by_spares(work: Work, copy_size: float, target: float, least: int) -> BySpares:
     """Availability and rates by number of spares, up to at least ``least`` and to the availability asked for."""
     most = max(_FIRST, least)
+    up = 1.0 - _any_down([work.unit_down, *(one.unavailability for one in work.wide)])
+    few_up = (work.units + _MOST) * up < _HOPELESS * work.units
     while True:
         spares = np.arange(most + 1.0)
         terms = int(min(work.units + most, 2 * most + sum(one.units for one in work.wide) + _FIRST))
@@ -182,7 +185,7 @@ def by_spares(work: Work, copy_size: float, target: float, least: int) -> BySpar
             for on in (0.0, 1.0)
         ]
         enough = np.minimum(total(shares * rates[0]), 1.0)
-        if enough[-1] >= max(target, _ENOUGH) or most >= _MOST:
+        if enough[-1] >= max(target, _ENOUGH) or most >= _MOST or few_up:
             break
         most *= 2
     return BySpares(spares, enough, enough, np.minimum(total(shares * rates[1]), 1.0))
@@ -351,9 +354,10 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     given = float(form.number("spares")[0])
     chosen = int(given) if given == given else cheapest
     if not rates[chosen] > _NEVER:
+        helps = f"give it about {cheapest:,} spares, or" if rates[cheapest] > _NEVER else "try"
         return no_answer(
             f"with {_count(chosen, 'spare', 'spares')} a run on {work.units:,.0f} units that waits for repairs hardly "
-            f"ever trains; give it about {cheapest:,} spares, or shortage elastic"
+            f"ever trains; {helps} shortage elastic"
         )
     answer = _common(form, work, steps, rates, price, chosen) | checkpoints
     answer["defaults_used"] += f"; {_pause_words(form, work, checkpoints)}"

@@ -132,6 +132,8 @@ _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_sha
 """Results that are shown as bars in their cells, and the colours; the whole cell is 1."""
 _LONG_TEXT = {"source": 240.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0,
               "dimensions": 44.0, "ffn_pattern": 44.0}  # fmt: skip
+_MANY = 0.25  # share of rows with texts wider than their column from which on they wrap [-]
+_BESIDE = 4.0  # width of a column beyond its longest text [letters]
 _WIDE_LETTER = 1.1
 """Width of a letter of names in capitals, over that of a letter of a sentence. [-]"""
 _WRAPPED = ("aliases", "source", "notes", "dimensions", "ffn_pattern")
@@ -371,7 +373,7 @@ def _widths(
         width = max(column_width(column), shown_width(aligned_format(column, shown), shown))
         longest = max((len(row[offset]) for row in rows if isinstance(row[offset], str)), default=0)
         if column.name in _LONG_TEXT:
-            width = _LONG_TEXT[column.name] if column.is_result else min(longest + 4.0, _LONG_TEXT[column.name])
+            width = _LONG_TEXT[column.name] if column.is_result else min(longest + _BESIDE, _LONG_TEXT[column.name])
         elif column.is_text and not column.is_result:
             width = max(width, min(1.1 * longest + 3.0, _WIDEST_NAME if column.table in PLAN_TABLES else 200.0))
         least = len(column.header) / 3 + 4.0
@@ -414,19 +416,24 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
 
 
 def _even_rows(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
-    """Give all rows one height, but for aliases, sources and notes in sight that are wider than their column, which
-    wrap; other texts stay on a line, and a name of a plan that is wider than its column shrinks.
+    """Give all rows one height: that of the deepest aliases, sources or notes in sight where many are wider than their
+    column, which wrap then; else of a line. A name that is wider than its column shrinks.
     """
-    for row in range(first, first + count):
-        deepest = 1
+    widths = [sheet.column_dimensions[get_column_letter(offset + 1)] for offset in range(len(columns))]
+    wrapped = [at for at, column in enumerate(columns) if column.name in _WRAPPED and not widths[at].hidden]
+    rows, depths = range(first, first + count), []
+    for row in rows:
+        texts = ((str(sheet.cell(row, at + 1).value or ""), widths[at].width) for at in wrapped)
+        lines = (lines_of(text, wide / _WIDE_LETTER - 3.0) for text, wide in texts if len(text) > wide - _BESIDE)
+        depths.append(max(lines, default=1))
+    filled = sum(sheet.cell(row, 1).value is not None for row in rows)
+    deepest = max(depths, default=1) if sum(depth > 1 for depth in depths) >= _MANY * filled else 1
+    for row in rows:
         for offset, column in enumerate(columns, start=1):
             cell: Any = sheet.cell(row, offset)
             if column.name in _LONG_TEXT:
-                own = sheet.column_dimensions[get_column_letter(offset)]
-                wraps = column.name in _WRAPPED and not own.hidden and isinstance(cell.value, str)
-                lines = lines_of(cell.value, own.width / _WIDE_LETTER - 3.0) if wraps else 1
-                deepest = max(deepest, lines)
-                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=lines > 1)
+                wraps = deepest > 1 and offset - 1 in wrapped
+                cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=wraps)
             elif offset == 1:
                 cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, shrink_to_fit=True)
         sheet.row_dimensions[row].height = 16.0 if deepest == 1 else 13.0 * deepest + 3.0

@@ -55,7 +55,7 @@ def _binomial(num_units: Array, share: Array, most: int) -> Array:
     return np.asarray(np.where(share[..., None] >= 1.0, every == units, result) + 0.0 * (units + share[..., None]))
 
 
-_LARGE = 2.0**800  # size of a term from which powers are scaled [-]
+_LARGE = 2.0**100  # size of a term from which powers are scaled [-]
 
 
 class WideDomain(NamedTuple):

@@ -104,10 +104,12 @@ def _listed(
     titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE}
     first, second = {"right": ("E", "F"), "beside": ("G", "")}.get(group.place, ("B", "C"))
     put(start[f"{first}{top}"], group.words, "xlperf heading")
-    start.row_dimensions[top].height = 20
+    start.row_dimensions[top].height = 20 if group.place in ("top", "beside") else _HEADING
     for row, name in enumerate(names, start=top + 1):
         start.parent[name].sheet_properties.tabColor = group.colour
         link(start[f"{first}{row}"], name, titles.get(name, name[0].upper() + name[1:]))
+        if group.place == "beside":  # answers end at this column
+            start[f"{first}{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1)
         if not second:
             continue
         beside = start[f"{second}{row}"]
