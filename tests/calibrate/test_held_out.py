@@ -357,7 +357,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         (["--kernels", "--cross-validate"], "no other option"),
         (["--kernels", "--leave-out", "vllm"], "no other option"),
         (["--own", "--choice"], "--own goes with"),
-        (["--cross-validate", "-o", "x.csv"], "-o goes with"),
+        (["--cross-validate", "-o", "x.csv"], "--cross-validate prints a table"),
         (["--kernels", "x.csv"], "--kernels takes the shipped"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import Array, known_or
+from xlperf.base.arrays import Array, known_or, log2
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION, percent
 from xlperf.catalog.catalog import Catalog
@@ -360,7 +360,7 @@ def usual_batch(accelerators: float, length: float) -> float:
     (1024.0, 384.0, 7.0)
     """
     odd = accelerators / np.gcd(int(accelerators), 2**32)
-    return float(odd * 2.0 ** max(round(np.log2(_BATCH_TOKENS / length / odd)), 0))
+    return float(odd * 2.0 ** max(round(float(log2(_BATCH_TOKENS / length / odd))), 0))
 
 
 def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
