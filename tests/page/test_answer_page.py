@@ -107,7 +107,7 @@ def test_a_page_says_what_the_terminal_says(
     assert done.out.splitlines()[0] == first and whole(page.by_id) == first
     notes = [line for line in shown.out.splitlines() if line.startswith(("asked: ", "assumptions: ", "Limit "))]
     assert len(notes) > 0 and all(note in page.texts for note in notes)
-    for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 %: (.*))?$", shown.out, re.MULTILINE):
+    for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 % band (.*))?$", shown.out, re.MULTILINE):
         assert any(row[:2] == list(line[:2]) for row in page.rows), line
     tiles = [page.by_id[f"tile-{number}"] for number in range(6)]
     assert all(tiles)

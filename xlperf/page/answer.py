@@ -60,7 +60,7 @@ def row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td", mark: st
 
 def card(results: Sequence[Shown]) -> str:
     """Results below each other, with their bands."""
-    lines = [(one.header, one.words, one.band and f"80 %: {one.band}") for one in results]
+    lines = [(one.header, one.words, one.band and f"80 % band {one.band}") for one in results]
     return f"<table>{''.join(row(line, (False, True, False)) for line in lines)}</table>"
 
 
@@ -310,7 +310,7 @@ def _parted(words: str) -> tuple[str, str]:
 
 
 def _band(one: Shown) -> str:
-    return f"80 %: {one.band}" if one.band else ""
+    return f"80 % band {one.band}" if one.band else ""
 
 
 def _slider(kind: str, place: int, axis: Axis) -> str:

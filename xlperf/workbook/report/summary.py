@@ -32,6 +32,7 @@ from xlperf.workbook.style import (
     page_setup,
     place_chart,
     put,
+    width_of,
 )
 
 if TYPE_CHECKING:
@@ -283,6 +284,8 @@ def finding_rows(sheet: Worksheet, result: Sequence[Finding], row: int, last: in
         tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
         tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
         row = wide_text(sheet, row, 2, last, finding.words, across)
+        tall = 13.5 * lines_of(finding.tag, 0.9 * width_of(sheet, 1, 1)) + 4
+        sheet.row_dimensions[row - 1].height = max(sheet.row_dimensions[row - 1].height, tall)
     return row
 
 
