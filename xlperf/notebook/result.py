@@ -32,7 +32,7 @@ from xlperf.explore.chips import RATE
 from xlperf.explore.forms import Shown
 from xlperf.explore.objectives import pareto_rows
 from xlperf.explore.vary import vary_line
-from xlperf.page.answer import MOST_ROWS, card, table, text
+from xlperf.page.answer import MOST_ROWS, band_words, card, table, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,8 +133,8 @@ class Result(pd.DataFrame):
 def _card_lines(results: Sequence[Shown]) -> list[str]:
     """Results below each other as text, with their bands."""
     across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
-    bands = (one.band and f"80 % band {one.band}" for one in results)
-    return [f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {next(bands)}".rstrip() for one in results]
+    lines = (f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band_words(one)}" for one in results)
+    return [line.rstrip() for line in lines]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:

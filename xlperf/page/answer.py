@@ -58,9 +58,14 @@ def row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td", mark: st
     return f"<tr{of_row}>{''.join(inside)}</tr>"
 
 
+def band_words(one: Shown) -> str:
+    """The band of a result in words, "" without one."""
+    return f"80 % band {one.band}" if one.band else ""
+
+
 def card(results: Sequence[Shown]) -> str:
     """Results below each other, with their bands."""
-    lines = [(one.header, one.words, one.band and f"80 % band {one.band}") for one in results]
+    lines = [(one.header, one.words, band_words(one)) for one in results]
     return f"<table>{''.join(row(line, (False, True, False)) for line in lines)}</table>"
 
 
@@ -266,7 +271,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     nested, titles = nested_parts(answer), questions()[answer.kind].tables
     lines = [
         f'<div class="tile"><span>{text(one.header)}</span><b id="tile-{place}">{text(one.words)}</b>'
-        f'<small id="band-{place}">{text(_band(one))}</small></div>'
+        f'<small id="band-{place}">{text(band_words(one))}</small></div>'
         for place, one in enumerate(tiles)
     ]
     if trust:
@@ -275,7 +280,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         "axes": [list(map(_said, axis.texts)) for axis in asked.axes],
         "points": [
             dict(zip(("answer", "more"), _parted(words), strict=True))
-            | {"tiles": [[one.words, _band(one)] for one in shown]}
+            | {"tiles": [[one.words, band_words(one)] for one in shown]}
             for words, shown in points
         ],
     }
@@ -307,10 +312,6 @@ def _parted(words: str) -> tuple[str, str]:
     """
     first, stop, more = words.partition(". ")
     return f"{first}{stop.strip()}", more
-
-
-def _band(one: Shown) -> str:
-    return f"80 % band {one.band}" if one.band else ""
 
 
 def _slider(kind: str, place: int, axis: Axis) -> str:
