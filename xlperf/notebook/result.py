@@ -133,8 +133,7 @@ class Result(pd.DataFrame):
 def _card_lines(results: Sequence[Shown]) -> list[str]:
     """Results below each other as text, with their bands."""
     across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
-    lines = (f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band_words(one)}" for one in results)
-    return [line.rstrip() for line in lines]
+    return [f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band_words(one)}".rstrip() for one in results]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
