@@ -43,6 +43,7 @@ from xlperf.explore.objectives import no_answer
 from xlperf.explore.workers import worked
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
+_MOST_PARAGRAPHS = 10  # sentences from which on a page tabulates them [-]
 
 
 def text(words: str) -> str:
@@ -415,13 +416,22 @@ def write_tables(
     drawn = [_chart(block) for _, block in tables] if charts is None else charts
     template = resources.table("page/answer.html").read_text(encoding="utf-8")
     head = Template(template.partition("<body>")[0]).substitute(title=text(f"xlperf {__version__}: {title}"))
-    body = [f"<h1>{text(title)}</h1>", *(f"<p>{text(line)}</p>" for line in lines)]
+    body = [f"<h1>{text(title)}</h1>", *_sentences(lines)]
     for (name, block), above in zip(tables, drawn, strict=True):
         drawings = f'<div class="charts">{above}</div>' if above else ""
         body += [f"<h2>{text(name.capitalize())}</h2>", drawings, f'<div class="wide">{table(block)}</div>']
     with replaced(output) as temporary:
         page = "\n".join([f"{head}<body>", *filter(None, body), "</body>\n</html>\n"])
         temporary.write_text(page, encoding="utf-8", newline="\n")
+
+
+def _sentences(lines: Sequence[str]) -> list[str]:
+    """Paragraphs; more of them than a screen takes, each with a heading, are rows of a table, their parts on lines."""
+    headed = [line.partition(": ") for line in lines]
+    if len(lines) < _MOST_PARAGRAPHS or not all(words for _, _, words in headed):
+        return [f"<p>{text(line)}</p>" for line in lines]
+    parts = [(text(head), ";<br>".join(map(text, words.split("; ")))) for head, _, words in headed]
+    return ['<table class="said">', *(f"<tr><th>{head}</th><td>{words}</td></tr>" for head, words in parts), "</table>"]
 
 
 def _chart(block: Sequence[Part]) -> str:
