@@ -12,7 +12,7 @@ from published_samples import INFERENCE, TRAINING, edited, one
 from shipped import shipped_measured
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
+from xlperf.base.resources import rows, workbook
 from xlperf.calibrate.validate import CSV_COLUMNS, Tolerance, ValidationReport, records_of, summary, validate
 from xlperf.catalog.catalog import Catalog
 from xlperf.measurements.comparison import Record, hardware_share, metrics_of, relative_error
@@ -163,6 +163,18 @@ def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
     assert ("mlperf_train_v4.0", "time to train depends on how many steps converge", 1) in report.refusals()
     titles = [title for title, _, _ in report.tables()]
     assert titles == ["By group", "By source", "By accelerator", "By metric", "Not predicted"]
+
+
+def test_a_terminal_names_groups_in_words(report: ValidationReport) -> None:
+    """No key of a group of the shipped measurements is shown, and no two groups have one name."""
+    words = {row["group"]: row["words"] for row in rows("calibrate/group_words.csv")}
+    tables = Path(__file__).parents[2] / "workbooks" / "rows" / "validation"
+    for name in ("training.csv", "inference.csv"):
+        with (tables / name).open(encoding="utf-8", newline="") as file:
+            assert {row["group"] for row in csv.DictReader(file)} <= words.keys()
+    assert len(set(words.values())) == len(words)
+    shown = [line[0] for line in report.tables()[0][2]]
+    assert shown == sorted(shown) and set(shown) <= set(words.values())
 
 
 def test_unknown_generation_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,18 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xlperf.base.resources import workbook
-from xlperf.cli import output, questions
+from xlperf.catalog.catalog import Catalog
+from xlperf.cli import output, published, questions
 from xlperf.cli.app import cli
 from xlperf.cli.output import TextColumn, narrowed, progress, say
+from xlperf.cli.plans import _limits
 from xlperf.explore.forms import Shown
 
 COLUMN = st.builds(
@@ -128,7 +131,36 @@ def test_results_of_an_answer_are_no_wider_than_the_terminal(monkeypatch: pytest
         monkeypatch.setattr(questions, "terminal_width", lambda width=width: width)
         lines = questions.answer_lines(answer, [])
         assert max(map(len, lines)) <= width
-        assert (lines[3].strip() == "80 %: 0.2417 to 0.5641") == (width == 80)
+        assert (lines[3].strip() == "80 % band 0.2417 to 0.5641") == (width == 80)
+
+
+def test_each_constant_of_the_calibration_is_told_apart(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+    """No two lines hold for the same, and a time of a microsecond does not read 0."""
+    table = catalog.tables["calibration"]
+    for width in (80, 120):
+        monkeypatch.setattr(published, "terminal_width", lambda width=width: width)
+        lines = published._constants(table)
+        assert max(map(len, lines)) <= width and not any("_" in line for line in lines)
+        start = lines[0].index("constant")
+        values = [line.split()[-3:] for line in lines[2:] if line[start - 2 : start] == "  " and line[start:].strip()]
+        assert len(values) >= len(table) and not any(cells[0] == "0.00" for cells in values)
+    monkeypatch.setattr(published, "terminal_width", lambda: 0)
+    lines = published._constants(table)
+    scopes = [line[: lines[0].index("value")].split("  ") for line in lines[2:]]
+    assert len({tuple(words for words in scope if words) for scope in scopes}) == len(table)
+
+
+def test_the_mark_of_the_best_chips_stays_in_a_narrow_table() -> None:
+    columns = [TextColumn("cache", "MB", ["64", "128"], True), TextColumn("frontier", "", ["yes", "no"], False)]
+    columns[1:1] = [TextColumn(f"result {number}", "W", ["1.25", "2.5"], True) for number in range(9)]
+    assert "frontier" in narrowed(columns, 60)[0] + narrowed(columns, 60)[1]
+
+
+def test_operators_hidden_behind_others_are_no_step_of_their_own() -> None:
+    known: dict[str, list[Any]] = {"share": [0.75, 0.25, 0.0], "exposed_time": [0.3, 0.1, 0.0]}
+    known |= {"phase": ["forward", "communication", "communication"], "bound": ["compute", "network", "network"]}
+    operators: Any = SimpleNamespace(number=lambda name: np.array(known[name]), text=lambda name: np.array(known[name]))
+    assert _limits(operators) == ["step 400 ms: compute 75 %, network 25 %"]
 
 
 def test_long_words_are_folded_into_their_column() -> None:

@@ -100,11 +100,20 @@ def test_an_answer_is_a_card_with_its_ways_and_notes(served: Result) -> None:
     card, ways, _ = page.tables
     assert page.text.split("right}", 1)[1].startswith(served.answer)
     band = next(row for row in card if row[0] == "tpot (ms)")
-    assert band[2].startswith("80 %: ") and float(band[1]) == pytest.approx(served["tpot (ms)"].item(), rel=1e-3)
+    assert band[2].startswith("80 % band ") and float(band[1]) == pytest.approx(served["tpot (ms)"].item(), rel=1e-3)
     assert len(ways) == 2 + len(served.tables["ways"])
     assert all(note in page.text for note in served.notes)
     text = repr(served)
     assert text.startswith(served.answer) and text.endswith(served.notes[-1]) and "tpot (ms)" in text
+
+
+def test_labels_of_a_plot_tell_rows_apart() -> None:
+    """As many entries as differ, and more than two if two rows would have one label."""
+    rows = [{**TRAIN, "tensor parallel": tp, "data parallel": 8 // tp, "micro batch size": size}
+            for tp in (1, 2) for size in (1, 2)]  # fmt: skip
+    result = xlperf.evaluate(rows)
+    labels = result.plot._names()
+    assert len(set(labels)) == len(rows)
 
 
 def test_what_is_selected_of_a_result_is_a_frame(evaluated: Result) -> None:
@@ -204,4 +213,4 @@ def test_a_plot_without_a_kind_suits_the_result() -> None:
     plt.close("all")
     assert all(words in label for words, label in drawn.items()), drawn
     lines = repr(run).splitlines()
-    assert re.fullmatch(r"run time \(day\) +[\d.,]+ +80 %: .* to .*", lines[2]), lines[:4]
+    assert re.fullmatch(r"run time \(day\) +[\d.,]+ +80 % band .* to .*", lines[2]), lines[:4]

@@ -18,7 +18,7 @@ from xlperf.cli.table_files import written_block
 from xlperf.explore import workers
 from xlperf.explore.forms import Answered, answered, asked_form
 from xlperf.page import answer as charts
-from xlperf.page.answer import Axis, Question, question_of
+from xlperf.page.answer import Axis, Question, question_of, write_tables
 
 Command = Callable[..., Outcome]
 ONE_WAY = ("--software", "vllm", "--mode", "continuous")
@@ -107,7 +107,7 @@ def test_a_page_says_what_the_terminal_says(
     assert done.out.splitlines()[0] == first and whole(page.by_id) == first
     notes = [line for line in shown.out.splitlines() if line.startswith(("asked: ", "assumptions: ", "Limit "))]
     assert len(notes) > 0 and all(note in page.texts for note in notes)
-    for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 %: (.*))?$", shown.out, re.MULTILINE):
+    for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 % band (.*))?$", shown.out, re.MULTILINE):
         assert any(row[:2] == list(line[:2]) for row in page.rows), line
     tiles = [page.by_id[f"tile-{number}"] for number in range(6)]
     assert all(tiles)
@@ -268,3 +268,14 @@ def test_entries_that_exclude_each_other_are_a_point_without_an_answer(catalog: 
     ((words, tiles),) = Question("rl", form, (axis,), catalog).answered([1])
     assert words.startswith("No answer: output length 6,100 must be below the longest output")
     assert len(tiles) == 6 and not any(one.words for one in tiles)
+
+
+def test_many_headed_sentences_are_a_table(tmp_path: Path) -> None:
+    """A report of many models is read by its headings; a few sentences, or one without a heading, stay paragraphs."""
+    lines = [f"Training model {number}: cheapest <a>; fastest b." for number in range(12)]
+    for given, tabulated in ((lines, True), (lines[:3], False), ([*lines, "No heading."], False)):
+        write_tables(str(tmp_path / "page.html"), "A report", given, [])
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert page.count("<tr><th>Training model") == (12 if tabulated else 0)
+        assert page.count("<p>") == (0 if tabulated else len(given)) and "<a>" not in page
+        assert ("cheapest &lt;a&gt;;<br>fastest b." in page) == tabulated

@@ -22,11 +22,13 @@ from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, s
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.search import resolve
+from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS
-from xlperf.workbook.package import cell_value
+from xlperf.workbook.package import cell_value, column_width
 from xlperf.workbook.report.book import report_workbook
 from xlperf.workbook.report.data import Plans
+from xlperf.workbook.report.summary import finding_rows
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,24 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("report") / "report.xlsx"
     samples.write(made, "a study")
     return made
+
+
+def test_a_long_heading_of_a_finding_is_shown_whole() -> None:
+    sheet = style.new_book().create_sheet("summary")
+    style.column_widths(sheet, 21)
+    row = finding_rows(sheet, [Finding("Least memory left, training", "Little", "plain")], 1, 3, 100)
+    assert row == 2 and sheet.row_dimensions[1].height >= 2 * 13.5
+
+
+def test_capitals_take_more_room_than_small_letters() -> None:
+    trust = column("training_results", "trust")
+    assert column_width(trust, ["EXTRAPOLATED"]) >= 1.2 * len("EXTRAPOLATED") + 3.0 > column_width(trust, ["measured"])
+
+
+def test_reasons_are_printed(book: Workbook) -> None:
+    sheet = book["reasons"]
+    last = range_boundaries(str(sheet.print_area).rpartition("!")[2].replace("$", ""))[2]
+    assert last == sheet.max_column
 
 
 @pytest.fixture(scope="module")

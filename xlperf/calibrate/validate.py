@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, raise_faults
+from xlperf.base.resources import rows as rows_of
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor, percent
 from xlperf.calibrate.published_errors import RESULTS, plans_of
@@ -124,16 +125,22 @@ class ValidationReport:
     def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         """Tables for a terminal: title, header, rows as text."""
         names: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
+        groups = {row["group"]: row["words"] for row in rows_of("calibrate/group_words.csv")}
         for title, keys in (
             ("By group", ("group", "quantity")),
             ("By source", ("source_id", "quantity")),
             ("By accelerator", ("accelerator", "quantity")),
             ("By metric", ("metric", "group")),
         ):
-            chosen = sorted(self.summaries(*keys, primary=keys[0] != "metric"), key=lambda each: each.key)
             header = (*(key.replace("_id", "") for key in keys), *(name.replace("_", " ") for name in STATISTICS))
-            lines = [(*each.key, *(_shown(name, getattr(each, name)) for name in STATISTICS)) for each in chosen]
-            names.append((title, header, lines))
+            lines = [
+                (
+                    *(groups.get(word, word) for word in each.key),
+                    *(_shown(name, getattr(each, name)) for name in STATISTICS),
+                )
+                for each in self.summaries(*keys, primary=keys[0] != "metric")
+            ]
+            names.append((title, header, sorted(lines, key=lambda line: line[: len(keys)])))
         reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
         names.append(("Not predicted", ("source", "rows", "why"), reasons))
         return names

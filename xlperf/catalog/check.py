@@ -161,7 +161,8 @@ def _provenance_warnings(table: Table, today: datetime.date) -> Iterator[Fault]:
     """Rows without source or year; old prices."""
     source, year = table.text("source"), table.number("year")
     yield from _together(table, "source", source == "", "no source")
-    yield from _together(table, "year", np.isnan(year), "no year")
+    if "date" not in table.schema.by_name:  # which states the year
+        yield from _together(table, "year", np.isnan(year), "no year")
     for row, name in enumerate(table.text(table.schema.key.name).tolist()):
         if table.kind == "prices" and today.year - year[row] > PRICE_AGE:
             problem = f'the price of "{name}" is of {year[row]:g}, more than {PRICE_AGE} years ago'

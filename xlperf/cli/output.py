@@ -413,7 +413,7 @@ _DETAILS = (
 _KEPT = (
     *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
     *("constant", "value", "unit", "why", "rows", "runs", "median", "median error", "bias", "in the 80 % band"),
-    *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
+    *("cause", "probability", "predicted", "input", "worth", "trust", "frontier", "tokens per second per accelerator"),
     *(
         "before",
         "after",

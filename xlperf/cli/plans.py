@@ -215,7 +215,9 @@ def _limits(operators: Table) -> list[str]:
     phases, bounds = operators.text("phase"), operators.text("bound")
     lines = []
     for number in np.unique(whole):
-        rows = np.flatnonzero(whole == number)
+        rows = np.flatnonzero((whole == number) & (share > 0.0))  # the last ones may be hidden behind others
+        if not len(rows):
+            continue
         named = [phases[row] if phases[row] == "waiting" else bounds[row] for row in rows]
         shares = {
             name: float(sum(share[row] for row, own in zip(rows, named, strict=True) if own == name))
@@ -273,9 +275,9 @@ def _evaluated(table: Table, catalog: Catalog, block: int, bounds: Bounds) -> It
         from xlperf.explore.search import resolve
 
         number = sum(bool(any(row)) for row in zip(*table.auto.values(), strict=True))
-        with progress(number, f"{number:,} plans with auto searched") as done:
+        with progress(number, f"{number:,} plan{'s' if number != 1 else ''} with auto searched") as done:
             table, notes = resolve(table, catalog, progress=done, **bounds)
-    with progress(len(table), f"{len(table):,} {table.kind} plans") as done:
+    with progress(len(table), f"{len(table):,} {table.kind} plan{'s' if len(table) != 1 else ''}") as done:
         for start in range(0, len(table), block):
             rows = table.take(slice(start, start + block)) if len(table) > block else table
             results = evaluate(rows, catalog, done)

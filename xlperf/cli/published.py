@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import InputError
-from xlperf.catalog.schema import parts, viewed_columns
+from xlperf.catalog.schema import displayed, parts, viewed_columns
 from xlperf.cli.command import catalog_of, command
 from xlperf.cli.output import (
     STANDARD,
@@ -23,7 +23,6 @@ from xlperf.cli.output import (
     say,
     standard_output,
     terminal_width,
-    text_table,
     write_sheets,
     wrote,
 )
@@ -141,10 +140,26 @@ def calibrate(
         _announced("bands")
         table = refitted_bands(_published([measurements] if measurements else []), known, day)
     if output is None:
-        shown = [part for part in parts(table) if part[0].name in viewed_columns("calibration")]
-        say(*text_table(shown))
+        say(*_constants(table))
     else:
         _write_table(output, table, catalog, "constant")
+
+
+def _constants(table: Table) -> list[str]:
+    """The calibration as lines: what a constant holds for in a column, without the words that mean everything."""
+    names = viewed_columns("calibration")
+    viewed = {one.name: displayed(one, values)[1] for one, values in parts(table)}
+    viewed["value"] = [f"{value:.4g}" for value in table.number("value").tolist()]
+    scopes = zip(*(viewed[name] for name in names[:4]), strict=True)
+    columns = [
+        TextColumn(
+            "for", "", [", ".join(word for word in scope if word != "any").replace("_", " ") for scope in scopes], False
+        )
+    ]
+    for name in names[4:]:
+        cells = [cell.replace("_", " ") for cell in viewed[name]]
+        columns.append(TextColumn(name.replace("num_", ""), "", cells, not table.schema.by_name[name].is_text))
+    return narrowed(columns, terminal_width())
 
 
 def _write_table(output: str, table: Table, catalog: str | None, noun: str) -> None:

@@ -69,7 +69,7 @@ def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
     room = max(terminal_width() - first, 20) if terminal_width() else 0
     lines: list[tuple[str, str]] = []
     for one in answer.card:
-        pieces = [one.words, *([f"80 %: {one.band}"] if one.band else [])]
+        pieces = [one.words, *([f"80 % band {one.band}"] if one.band else [])]
         whole = "  ".join(pieces)
         folded = [line for part in pieces for line in wrap(part, room)] if room and len(whole) > room else [whole]
         lines += [(one.header if number == 0 else "", line) for number, line in enumerate(folded)]
@@ -150,7 +150,7 @@ def _ways(ways: Table) -> list[str]:
 
     if not len(ways):
         return []
-    lines = [("way", "engine", "pools", "copy", "users", "number", "80 %", "$/M", "trust")]
+    lines = [("way", "engine", "pools", "copy", "users", "number", "80 % band", "$/M", "trust")]
     numbers = (
         "copy_size",
         "prefill_accelerators",

@@ -32,7 +32,7 @@ from xlperf.explore.chips import RATE
 from xlperf.explore.forms import Shown
 from xlperf.explore.objectives import pareto_rows
 from xlperf.explore.vary import vary_line
-from xlperf.page.answer import MOST_ROWS, card, table, text
+from xlperf.page.answer import MOST_ROWS, band_words, card, table, text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,9 +133,7 @@ class Result(pd.DataFrame):
 def _card_lines(results: Sequence[Shown]) -> list[str]:
     """Results below each other as text, with their bands."""
     across = [max(map(len, words)) for words in zip(*((one.header, one.words) for one in results), strict=True)]
-    bands = [one.band and f"80 %: {one.band}" for one in results]
-    lines = zip(results, bands, strict=True)
-    return [f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band}".rstrip() for one, band in lines]
+    return [f"{one.header:<{across[0]}}  {one.words:<{across[1]}}  {band_words(one)}".rstrip() for one in results]
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
@@ -299,16 +297,18 @@ class Plots(PlotAccessor):
     def _names(self) -> list[str]:
         """A label for each row: its name, else the entries that differ between rows, else its index."""
         block = self._block
-        if "name" in block and all(block["name"][1].tolist()):
-            return [str(name) for name in block["name"][1].tolist()]
-        entries = [(one.words, displayed(one, values)[1]) for one, values in block.values() if not one.is_result]
-        varied = [(words, cells) for words, cells in entries if len(set(cells)) > 1][:2]
-        if not varied:
-            return [str(at) for at in self._result.index.tolist()]
-        return [
-            "\n".join(f"{words} {cell}" for words, cell in zip((words for words, _ in varied), row, strict=True))
-            for row in zip(*(cells for _, cells in varied), strict=True)
-        ]
+        names = [str(name) for name in block["name"][1].tolist()] if "name" in block else []
+        if all(names) and len(set(names)) == len(self._result):
+            return names
+        inputs = [part for part in block.values() if not part[0].is_result]
+        entries = ([f"{one.words} {cell}" for cell in displayed(one, values)[1]] for one, values in inputs)
+        varied = [cells for cells in entries if len(set(cells)) > 1]
+        labels = [str(at) for at in self._result.index.tolist()]
+        for most in range(min(2, len(varied)) or 1, len(varied) + 1):
+            labels = ["\n".join(row) for row in zip(*varied[:most], strict=True)]
+            if len(set(labels)) == len(labels):
+                break
+        return labels
 
     def _column(self, given: str | None, name: str) -> Part:
         wanted = split_header(given)[0] if given is not None else name

@@ -43,6 +43,7 @@ from xlperf.explore.objectives import no_answer
 from xlperf.explore.workers import worked
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
+_MOST_PARAGRAPHS = 10  # sentences from which on a page tabulates them [-]
 
 
 def text(words: str) -> str:
@@ -58,9 +59,14 @@ def row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td", mark: st
     return f"<tr{of_row}>{''.join(inside)}</tr>"
 
 
+def band_words(one: Shown) -> str:
+    """The band of a result in words, "" without one."""
+    return f"80 % band {one.band}" if one.band else ""
+
+
 def card(results: Sequence[Shown]) -> str:
     """Results below each other, with their bands."""
-    lines = [(one.header, one.words, one.band and f"80 %: {one.band}") for one in results]
+    lines = [(one.header, one.words, band_words(one)) for one in results]
     return f"<table>{''.join(row(line, (False, True, False)) for line in lines)}</table>"
 
 
@@ -266,7 +272,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     nested, titles = nested_parts(answer), questions()[answer.kind].tables
     lines = [
         f'<div class="tile"><span>{text(one.header)}</span><b id="tile-{place}">{text(one.words)}</b>'
-        f'<small id="band-{place}">{text(_band(one))}</small></div>'
+        f'<small id="band-{place}">{text(band_words(one))}</small></div>'
         for place, one in enumerate(tiles)
     ]
     if trust:
@@ -275,7 +281,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         "axes": [list(map(_said, axis.texts)) for axis in asked.axes],
         "points": [
             dict(zip(("answer", "more"), _parted(words), strict=True))
-            | {"tiles": [[one.words, _band(one)] for one in shown]}
+            | {"tiles": [[one.words, band_words(one)] for one in shown]}
             for words, shown in points
         ],
     }
@@ -307,10 +313,6 @@ def _parted(words: str) -> tuple[str, str]:
     """
     first, stop, more = words.partition(". ")
     return f"{first}{stop.strip()}", more
-
-
-def _band(one: Shown) -> str:
-    return f"80 %: {one.band}" if one.band else ""
 
 
 def _slider(kind: str, place: int, axis: Axis) -> str:
@@ -414,13 +416,22 @@ def write_tables(
     drawn = [_chart(block) for _, block in tables] if charts is None else charts
     template = resources.table("page/answer.html").read_text(encoding="utf-8")
     head = Template(template.partition("<body>")[0]).substitute(title=text(f"xlperf {__version__}: {title}"))
-    body = [f"<h1>{text(title)}</h1>", *(f"<p>{text(line)}</p>" for line in lines)]
+    body = [f"<h1>{text(title)}</h1>", *_sentences(lines)]
     for (name, block), above in zip(tables, drawn, strict=True):
         drawings = f'<div class="charts">{above}</div>' if above else ""
         body += [f"<h2>{text(name.capitalize())}</h2>", drawings, f'<div class="wide">{table(block)}</div>']
     with replaced(output) as temporary:
         page = "\n".join([f"{head}<body>", *filter(None, body), "</body>\n</html>\n"])
         temporary.write_text(page, encoding="utf-8", newline="\n")
+
+
+def _sentences(lines: Sequence[str]) -> list[str]:
+    """Paragraphs; more of them than a screen takes, each with a heading, are rows of a table, their parts on lines."""
+    headed = [line.partition(": ") for line in lines]
+    if len(lines) < _MOST_PARAGRAPHS or not all(words for _, _, words in headed):
+        return [f"<p>{text(line)}</p>" for line in lines]
+    parts = [(text(head), ";<br>".join(map(text, words.split("; ")))) for head, _, words in headed]
+    return ['<table class="said">', *(f"<tr><th>{head}</th><td>{words}</td></tr>" for head, words in parts), "</table>"]
 
 
 def _chart(block: Sequence[Part]) -> str:

@@ -470,8 +470,8 @@ def _templates() -> dict[str, dict[str, str]]:
 def finding(name: str, tone: str = "", /, **facts: object) -> Finding:
     """A finding that findings.csv words, with facts in it.
 
-    >>> finding("first purchase", case="growth 10 %", words="8 H100").words
-    'Buy 8 H100 at once.'
+    >>> finding("memory never pays", case="growth 10 %").tag
+    'growth 10 %'
     """
     line = _templates()[name]
     return Finding(line["tag"].format(**facts), line["words"].format(**facts), tone or line["tone"])

@@ -147,13 +147,19 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     drawn = [(plan, evaluate(plan, inputs.catalog)) for plan in plans]
     if not np.isfinite(worth).any():
         return Outcome([finding("no fleet")], [sheet_of("buy or wait", columns)], inputs.catalog, drawn)
-    best, worst = (
-        f"{percent(abs(worth[row]))} {'cheaper' if worth[row] > 0.0 else 'dearer'} than buying now with {names[row]}"
-        for row in (np.nanargmax(worth), np.nanargmin(worth))
-    )
+
+    def dearer(saved: float) -> str:
+        return f"{percent(abs(saved))} {'cheaper' if saved > 0.0 else 'dearer'}"
+
+    ends = (np.nanargmax(worth), np.nanargmin(worth))
+    best, worst = (f"{dearer(worth[row])} than buying now with {names[row]}" for row in ends)
     wins = int(np.nansum(worth > 0.0))
     findings = [finding("wait short", wins=wins, cases=len(names), best=best, worst=worst)]
-    findings += [finding("first purchase", case=case, words=words) for case, words in zip(names, bought, strict=True)]
+    findings += [
+        finding("first purchase", case=case, words=words, waiting=dearer(share))
+        for case, words, share in zip(names, bought, worth.tolist(), strict=True)
+        if np.isfinite(share)
+    ]
     return Outcome(findings, [sheet_of("buy or wait", columns)], inputs.catalog, drawn)
 
 

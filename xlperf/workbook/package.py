@@ -321,7 +321,8 @@ def column_width(column: Column, shown: Iterable[Any] = (), most: float = 34) ->
     words = column.header.split()
     width = 1.1 * max(len(word) for word in words) + 4.5  # bold, beside the button of the filter
     width = max(width, math.ceil(len(column.header) / 3) + 3.0)
-    text = [len(value) for value in shown if isinstance(value, str)]
+    # a capital takes the width of 1.3 small letters
+    text = [len(value) + 0.3 * sum(map(str.isupper, value)) for value in shown if isinstance(value, str)]
     if text:
         width = max(
             width, min(max(text) * (1.15 if column.kind == "name" or column.name == "name" else 1.05) + 3.0, most)

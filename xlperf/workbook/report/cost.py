@@ -238,7 +238,7 @@ def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) ->
     key = data.report_columns("plan", kind=group.kind)
     shown = [
         [
-            f"{data.short(group.names[row], 46)} \N{MIDDLE DOT} {data.number_words(per_token[row])} USD",
+            f"{data.short(group.names[row], 72)} \N{MIDDLE DOT} {data.number_words(per_token[row])} USD",
             *(float(amounts[place]) for amounts, _ in parts),
             float(per_token[row]),
         ]

@@ -496,7 +496,7 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         tab(sheet, BAD_INK)
     elif any(state == TOO_LARGE for group in groups for state in group.states):
         tab(sheet, WARN_INK)
-    column_widths(sheet, 50, 12, 8, 24, 20, 22, 90)
+    column_widths(sheet, 50, 12, 8, 24, 20, 22, 84)  # of which a page takes all
     write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
     if not rows:
         put(sheet.cell(_TOP + 1, 1), "No plan has a reason: all are legal and fit.", "xlperf text")

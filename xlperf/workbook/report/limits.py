@@ -122,7 +122,7 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         words = f"{group.kind.capitalize()}: memory of the accelerator that needs most"
         charts = partial(_memory_charts, words, parts, capacity)
         top = (
-            _block(sheet, group, [short(group.names[row], 52) for row in rows], [*parts, capacity, fits], top, charts)
+            _block(sheet, group, [short(group.names[row], 72) for row in rows], [*parts, capacity, fits], top, charts)
             + _BETWEEN
         )
 

@@ -32,6 +32,7 @@ from xlperf.workbook.style import (
     page_setup,
     place_chart,
     put,
+    width_of,
 )
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def decision_findings(group: data.Plans) -> list[Finding]:
     return results
 
 
-_WRAPPED = {0: 21, 1: 41, 4: 27, 5: 39, 8: 27}
+_SURE = "80 % band; close: it overlaps that of the next plan; evidence"
+_WRAPPED = {0: 28, 1: 41, 4: 27, 5: 39, 8: 27}
 """Cells of a decision that wrap, and their letters in a line."""
 _SPANS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 8), (9, 9), (10, 10), (11, 11))
 """First and last column of the cells of a decision."""
@@ -182,8 +184,8 @@ def decision_rows(sheet: Worksheet, group: data.Plans, row: int) -> int:
     bases = list(dict.fromkeys([str(group.results.text("cost_basis")[row]) for one in made for row in one.rows]))
     basis = f" ({bases[0]})" if len(bases) == 1 and bases[0] else ""
     cheap, fast = _GOALS[group.kind]
-    heads = ("model", "cheapest plan", cheap.unit + basis, "cheaper than the next", "80 % band, how sure",
-             "fastest plan", fast.unit, "faster than the next", "80 % band, how sure")  # fmt: skip
+    heads = ("model", "cheapest plan", cheap.unit + basis, "cheaper than the next", _SURE,
+             "fastest plan", fast.unit, "faster than the next", _SURE)  # fmt: skip
     _cells(sheet, row, heads, "xlperf header")
     sheet.row_dimensions[row].height = _head_height(heads)
     amounts = [[choice.amount for one in made if (choice := one.choices[which])] for which in (0, 1)]
@@ -233,7 +235,7 @@ def _format(amounts: Sequence[float]) -> str:
     return f"#,##0.{'0' * decimals}" if decimals else "#,##0"
 
 
-_LETTERS = (21, 38, 13, 9, 25, 12, 12, 12, 12, 9, 25)
+_LETTERS = (28, 38, 13, 9, 25, 12, 12, 12, 12, 9, 25)
 _LAST = len(_LETTERS)
 _ACROSS = round(1.1 * sum(_LETTERS[1:]))  # letters are narrower than digits in the mean
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
@@ -283,6 +285,8 @@ def finding_rows(sheet: Worksheet, result: Sequence[Finding], row: int, last: in
         tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
         tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
         row = wide_text(sheet, row, 2, last, finding.words, across)
+        tall = 13.5 * lines_of(finding.tag, width_of(sheet, 1, 1)) + 4
+        sheet.row_dimensions[row - 1].height = max(sheet.row_dimensions[row - 1].height, tall)
     return row
 
 
