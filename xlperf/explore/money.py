@@ -384,15 +384,20 @@ def power_words(form: Table, answer: Answer) -> str:
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
         return ""
-    room = f"room for {answer['users_in_power']:,.0f} users in flight"
+    room = f"room for {answer['users_in_power']:,.0f} users in flight this way"
     return f" It draws {rounded(answer['power'] / MILLION)} MW of {megawatts(limit)}: {room}."
 
 
-def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
-    """An answer beyond the facility power limit: the reason, the size within the limit, and a remedy."""
+def beyond_power(form: Table, ways: Sequence[Answer], filled: Answer) -> Answer:
+    """An answer beyond the facility power limit: the reason, the size within the limit, and a remedy.
+
+    ``filled``: answer with the most users that the limit feeds, if it was searched.
+    """
     limit = float(form.number("facility_power_limit")[0])
     least = min(ways, key=lambda way: float(way["power"]))
     most = max(ways, key=lambda way: float(way["users_in_power"]))
+    if filled.get("users", 0.0) > most["users_in_power"]:
+        most = most | {f"{name}_in_power": filled[name] for name in ("accelerators", "users", "request_rate")}
     name = short_name(str(form.text("accelerator")[0]))
     power, users = float(least["power"]), float(most["users_in_power"])
     fits = f"{users:,.0f} users in flight on {most['accelerators_in_power']:,.0f} {name} fit in it"

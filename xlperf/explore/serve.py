@@ -24,6 +24,7 @@ from xlperf.engine.prices import PLAN_PRICES
 from xlperf.engine.software import computed_formats, has_parts
 from xlperf.engine.together import together
 from xlperf.equations.plan.records import PRECISIONS
+from xlperf.explore import money
 from xlperf.explore.fleet_plans import (
     DEGREES,
     LOAD,
@@ -42,36 +43,6 @@ from xlperf.explore.fleet_plans import (
 from xlperf.explore.fleet_pools import STATE
 from xlperf.explore.fleets import FleetSearch
 from xlperf.explore.halves import in_halves
-from xlperf.explore.money import (
-    MANY_USERS,
-    NEARLY_FULL,
-    SHARES_OF_POWER,
-    WELL_FILLED,
-    Hours,
-    against_api,
-    as_asked,
-    at_same_bill,
-    beyond_power,
-    copy_words,
-    cost_words,
-    filling,
-    filling_copy,
-    hours_of,
-    in_power,
-    is_pooled,
-    lacking_words,
-    limit_words,
-    nearer_measured,
-    people,
-    power_words,
-    seconds_words,
-    serving,
-    sized,
-    tokens_of,
-    used_shares,
-    with_encoders,
-    with_prices,
-)
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name, short_of_memory
 from xlperf.explore.owning import SURE, owning_answer, unread_score
 from xlperf.explore.search import stacked
@@ -104,15 +75,18 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     if not fleets:
         asked = with_columns(form, users=1.0) if _is_open(form) else form
         ways = [] if fills_a_copy(form) else way_answers(asked, _every_way(asked, catalog), catalog)
-        return beyond_power(asked, ways) if ways else _refused(asked, catalog)
+        if not ways:
+            return _refused(asked, catalog)
+        filled = {} if _is_open(form) else serve_answer(_open(form), catalog)
+        return money.beyond_power(asked, ways, filled)
     way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
         known = {"num_ways": float(len(fleets))}
         return no_answer(f"way {way:g} is asked for, and {len(fleets)} way{each} known") | known
     fleet = fleets[int(way) - 1]
-    shown, size = as_asked(form, fleets, catalog), sized(fleet, catalog)
-    hours = hours_of(form, shown[int(way) - 1].plan, shown[int(way) - 1].results, catalog)[0]
+    shown, size = money.as_asked(form, fleets, catalog), money.sized(fleet, catalog)
+    hours = money.hours_of(form, shown[int(way) - 1].plan, shown[int(way) - 1].results, catalog)[0]
     answer = _answer(form, fleets, int(way), shown, hours, catalog)
     return answer | owning_answer(size, hours, fleet.plan, fleet.results, float(form.filled("hours_per_month")[0]))
 
@@ -121,9 +95,9 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
     """Answers of all ways to serve the demand of a form."""
     if not fleets:
         return []
-    shown = as_asked(form, fleets, catalog)
+    shown = money.as_asked(form, fleets, catalog)
     plans, results = stacked([fleet.plan for fleet in shown]), stacked([fleet.results for fleet in shown])
-    hours = hours_of(form, plans, results, catalog)
+    hours = money.hours_of(form, plans, results, catalog)
     return [_answer(form, fleets, way, shown, each, catalog) for way, each in enumerate(hours, start=1)]
 
 
@@ -160,41 +134,42 @@ def _cached(form: Table, catalog: Catalog) -> tuple[dict[object, list[Fleet]], o
 def _in_power(form: Table, catalog: Catalog) -> list[Fleet]:
     limit = float(form.number("facility_power_limit")[0])
     every = _every_way(form, catalog)
-    within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
+    within = [fleet for fleet in every if not money.sized(fleet, catalog).power > limit]
     if len(within) == len(every):
         return every
-    most = _every_way(with_columns(form, users=np.nan, request_rate=np.nan), catalog)
-    resized = [serving(fleet, _demand(form), catalog) for fleet in most]  # a copy that draws less may serve as many
-    within += [fleet for fleet in resized if not sized(fleet, catalog).power > limit]
+    most = _every_way(_open(form), catalog)
+    # A copy that draws less may serve as many.
+    resized = [money.serving(fleet, _demand(form), catalog) for fleet in most]
+    within += [fleet for fleet in resized if not money.sized(fleet, catalog).power > limit]
     return first_ways(sorted(within, key=lambda fleet: fleet.price))
 
 
 def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
     """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
     if fills_a_copy(form):
-        many = _every_way(with_columns(form, users=MANY_USERS), catalog)
-        return filling_copy(many, catalog)
+        many = _every_way(with_columns(form, users=money.MANY_USERS), catalog)
+        return money.filling_copy(many, catalog)
     if _is_open(form):
         limit = float(form.number("facility_power_limit")[0])
-        many = _every_way(with_columns(form, users=MANY_USERS), catalog)
-        result = filling(many, limit, catalog)
+        many = _every_way(with_columns(form, users=money.MANY_USERS), catalog)
+        result = money.filling(many, limit, catalog)
         # Whole copies of a large fleet may leave much of the power idle: smaller fleets have smaller copies.
-        rough = max((fleet.users * limit / sized(fleet, catalog).power for fleet in many), default=0.0)
-        shares, enough = [*SHARES_OF_POWER[rough > MANY_USERS]], NEARLY_FULL
+        rough = max((fleet.users * limit / money.sized(fleet, catalog).power for fleet in many), default=0.0)
+        shares, enough = [*money.SHARES_OF_POWER[rough > money.MANY_USERS]], money.NEARLY_FULL
         while shares and max((fleet.users for fleet in result), default=0.0) < enough * rough:
             share = shares.pop(0)
             users = max(share * rough, 1.0) / form.filled("active_share")[0]
             tried = _every_way(with_columns(form, users=users), catalog)
-            result += filling(tried, limit, catalog)
-            beyond = max((sized(fleet, catalog).power / limit for fleet in tried[:1]), default=1.0)
+            result += money.filling(tried, limit, catalog)
+            beyond = max((money.sized(fleet, catalog).power / limit for fleet in tried[:1]), default=1.0)
             if beyond > 1.0:  # next the size that the power of this one points to
-                shares[:1], enough = [NEARLY_FULL * share / beyond][: len(shares)], WELL_FILLED
+                shares[:1], enough = [money.NEARLY_FULL * share / beyond][: len(shares)], money.WELL_FILLED
         return first_ways(sorted(result, key=lambda fleet: -fleet.users))
     fleets = _smallest_fleets(form, catalog)
     if not fleets:
         return []
     plans = stacked([fleet.plan for fleet in fleets])
-    priced = with_prices(plans, form)
+    priced = money.with_prices(plans, form)
     if priced is plans:
         return fleets
     results = evaluate(priced, catalog)
@@ -208,6 +183,11 @@ def _is_open(form: Table) -> bool:
 
 
 _STATED = ("users", "request_rate", "facility_power_limit", "num_accelerators")
+
+
+def _open(form: Table) -> Table:
+    """A form that asks for the most users of its facility power limit."""
+    return with_columns(form, users=np.nan, request_rate=np.nan)
 
 
 def fills_a_copy(form: Table) -> bool:
@@ -224,12 +204,12 @@ def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     if key not in cached:
         mode = str(form.text("mode")[0])
         modes, search = (mode,) if mode else (ONE, TWO), search_of(form, catalog)
-        fleets = with_encoders(search.fleets(modes), catalog)
+        fleets = money.with_encoders(search.fleets(modes), catalog)
         if fleets and fleets[0].accelerators > _LARGE:
             share = 1.0 / np.ceil(fleets[0].accelerators / _LARGE)
             part = {name: share * form.number(name) for name in ("users", "request_rate")}
             parts = _smallest_fleets(with_columns(form, **part), catalog)
-            fleets += [serving(fleet, search.demand, catalog) for fleet in parts]
+            fleets += [money.serving(fleet, search.demand, catalog) for fleet in parts]
             fleets = first_ways(sorted(fleets, key=lambda fleet: fleet.order))
         cached[key] = _with_curves(fleets, catalog)
     return cached[key]
@@ -354,11 +334,13 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
-def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: Hours, catalog: Catalog) -> Answer:
+def _answer(
+    form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hours: money.Hours, catalog: Catalog
+) -> Answer:
     """Answer with one of the ways; ``shown``: with their copies at the load of the question."""
     fleet, plan, results = fleets[way - 1], shown[way - 1].plan, shown[way - 1].results
     answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
-    fleet_size = sized(fleet, catalog)
+    fleet_size = money.sized(fleet, catalog)
     _, load, size, server, *_, longer, _ = fleet_size
     answer["tokens_per_second_per_accelerator"] /= longer
     copies, kinds = fleet_size.whole()
@@ -374,7 +356,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hour
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
         answer |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
     answer["request_rate"] = users / float(results.number("latency")[0])
-    rate = tokens_of(shown[way - 1])
+    rate = money.tokens_of(shown[way - 1])
     fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(unread_score(SURE))}
     for end, score in scores.items():
@@ -389,11 +371,11 @@ def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hour
     answer |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
     answer |= {"power_per_accelerator": fleet_size.each, "power": power, "monthly_energy": power * month}
     answer["monthly_carbon"] = power * month * answer["carbon_per_million_tokens"] / answer["energy_per_token"]
-    answer |= in_power(form, fleet_size, answer["request_rate"])
+    answer |= money.in_power(form, fleet_size, answer["request_rate"])
     answer["users_that_fit"] = fleet_size.copies_in(kinds) * load
     answer["head_room"] = answer["users_that_fit"] / fleet.users - 1.0
-    answer |= used_shares(form, results) | {"users_used": fleet.users / answer["users_that_fit"]}
-    answer["limit"] = limit_words(used_shares(form, fleet.results), answer["head_room"] >= _MANY - 1.0)
+    answer |= money.used_shares(form, results) | {"users_used": fleet.users / answer["users_that_fit"]}
+    answer["limit"] = money.limit_words(money.used_shares(form, fleet.results), answer["head_room"] >= _MANY - 1.0)
     answer["price_basis"] = hours.basis
     answer |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
     answer["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
@@ -401,11 +383,11 @@ def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hour
     accelerator, other = short_name(plan.text("accelerator")[0]), str(plan.text("prefill_accelerator")[0])
     answer["prefill_accelerator"] = other if fleet_size.prefill else NOTHING
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
-    cost = copy_words(form, answer) + cost_words(form, hours, count / rate * MILLION, " per million output tokens")
-    words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost) + nearer_measured(
-        fleets, way, accelerator
-    )
-    words += at_same_bill(shown) if way == 1 else ""
+    cost = money.copy_words(form, answer)
+    cost += money.cost_words(form, hours, count / rate * MILLION, " per million output tokens")
+    words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost)
+    words += money.nearer_measured(fleets, way, accelerator)
+    words += money.at_same_bill(shown) if way == 1 else ""
     stored = computed_formats(plan, catalog)
     weights = str(stored.text("precision")[0])
     products = str(stored.text("activation_precision")[0]) or weights
@@ -416,9 +398,9 @@ def _answer(form: Table, fleets: list[Fleet], way: int, shown: list[Fleet], hour
     usual = PRECISIONS[products].cache
     answer["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
     words += "" if answer["kv_precision"] == usual else f" Cache in {answer['kv_precision'].upper()}."
-    answer["answer"] = words + power_words(form, answer) + lacking_words(hours)
-    full = tokens_of(fleet) / fleet.users
-    return answer | against_api(form, catalog, answer, full) | {"defaults_used": _defaults(plan)}
+    answer["answer"] = words + money.power_words(form, answer) + money.lacking_words(hours)
+    full = money.tokens_of(fleet) / fleet.users
+    return answer | money.against_api(form, catalog, answer, full) | {"defaults_used": _defaults(plan)}
 
 
 _CHOSEN = (
@@ -439,7 +421,7 @@ def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost
     many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
     many += f" ({', '.join(aside)})" if aside else ""
     rate = answer["tokens_per_second_per_user"]  # NaN for requests of one token
-    speed = f"{people(answer['users'])} {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
+    speed = f"{money.people(answer['users'])} {f'at {rate:,.0f} token/s' if rate == rate else 'with one token'} each"
     way = way_words(answer["software"], answer["mode"], answer)
     return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
 
@@ -464,7 +446,7 @@ def _format_words(published: CheckpointFormats, is_own: bool, weights: str, prod
 
 
 def _defaults(plan: Table) -> str:
-    pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
+    pools = "separate pools" if money.is_pooled(plan) else "continuous batching in one pool"
     engine = software_title(str(plan.filled("software")[0]))
     hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
     prefixes = f"{percent(hits, 0)} of the prompts cached" if hits else "no shared prefixes"
@@ -494,18 +476,18 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     if 1.0 / demand.tpot > fastest:
         beyond.append(f"{1.0 / demand.tpot:,.0f} token/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
     if demand.ttft < soonest:
-        within = f"a first token within {seconds_words(demand.ttft)}"
+        within = f"a first token within {money.seconds_words(demand.ttft)}"
         beyond.append(f"{within} is {soonest / demand.ttft:,.1f} times as soon")
     if not beyond and demand.load == demand.load:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     if not beyond and not demand.kept(results).any():
         in_time = float(np.nanmax(speed[good & (first <= demand.ttft)]))
         beyond.append(
-            f"with a first token within {seconds_words(demand.ttft)} a user gets {in_time:,.0f} token/s at most"
+            f"with a first token within {money.seconds_words(demand.ttft)} a user gets {in_time:,.0f} token/s at most"
         )
     beyond = beyond or ["with the prompts of all users they are not reached"]
     return no_answer(
         f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
-        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {seconds_words(soonest)}; "
+        f"alone, a user gets {fastest:,.0f} token/s at most and the first token after {money.seconds_words(soonest)}; "
         f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
     )
