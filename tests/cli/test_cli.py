@@ -353,7 +353,7 @@ def test_calibrate_shows_the_constants_in_use(command: Command, tmp_path: Path) 
     shown = command("calibrate")
     constants = load_catalog().tables["calibration"]
     assert (shown.code, shown.err) == (0, "")
-    assert shown.out.splitlines()[0].split()[:3] == ["family", "generation", "precision"]
+    assert shown.out.splitlines()[0].split()[:3] == ["for", "constant", "value"]
     assert len(shown.out.splitlines()) == len(constants) + 2
     assert command("calibrate", "-o", tmp_path / "constants.csv").err.endswith(f": {len(constants):,} constants\n")
     rows = _rows((tmp_path / "constants.csv").read_text(encoding="utf-8"))
