@@ -254,7 +254,7 @@ def _sentence(form: Table, kind: str, answer: Answer) -> str:
     parts = [f"{claim} on {count:,.0f} {named} {verdict}"]
     if answer["predicted_value"] == answer["predicted_value"]:
         ends = " to ".join(band_end(answer[f"predicted_value_{end}"]) for end in ("low", "high"))
-        parts.append(f"xlperf predicts {short_number(answer['predicted_value'])} (80 %: {ends})")
+        parts.append(f"xlperf predicts {short_number(answer['predicted_value'])} (80 % band {ends})")
     if answer["limit_value"] == answer["limit_value"]:
         parts.append(f"the limit is {short_number(answer['limit_value'])} by {answer['limited_by']}")
     if "percentile" in answer:
