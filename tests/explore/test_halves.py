@@ -64,3 +64,4 @@ def test_a_comparison_answers_the_form_as_well(catalog: Catalog, monkeypatch: py
     on_other_accelerators(form, catalog)
     monkeypatch.setattr(serve, "search_of", None)
     assert serving_ways(form, catalog)
+    assert serving_ways(with_columns(form, way=2.0, kv_precision=""), catalog), "blanks are no entries"

@@ -265,7 +265,7 @@ class Session:
         return self._outcomes.of(key, plans, lambda table, names: self._evaluated(table, content, names), results)
 
     def _evaluated(self, rows: Table, catalog: Catalog, results: Asked) -> Table:
-        if self.compares and rows.kind == "serve" and len(rows) == 1:
+        if self.compares and rows.kind == "serve" and len(rows) == 1 and not rows.stated("way") > 0.0:
             with suppress(InputError):  # which the answer itself names
                 self.engine.table(rows, "others", catalog)
         return self.engine.evaluate(rows, catalog, results)

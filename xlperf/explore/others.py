@@ -20,7 +20,7 @@ from xlperf.explore.fleet_pools import STATE
 from xlperf.explore.halves import in_halves
 from xlperf.explore.objectives import Answer, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.serve import fills_a_copy, search_of, serving_ways, way_answers
+from xlperf.explore.serve import fills_a_copy, search_of, serving_ways, stated_entries, way_answers
 
 OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
 """Accelerators to compare an answer with, if the catalog has them."""
@@ -82,7 +82,7 @@ def on_other_accelerators(form: Table, catalog: Catalog) -> Table:
         return Table("serve_others", {})
     part = part_of(catalog, stacked([form, *forms]))
     cached = _known.setdefault(part, {})
-    key = tuple((name, str(values[0])) for name, values in sorted(form.columns.items()))
+    key = stated_entries(form, ("way",))
     if key not in cached:
         others = [other for other in forms if other["accelerator"][0] != form["accelerator"][0]]
         # The form itself is searched beside the others, so that its answer is known as well.

@@ -6,7 +6,7 @@ serving engine with one pool and with two; the answer is the fleet with the fewe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -127,8 +127,13 @@ def searched_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]
 
 def _cached(form: Table, catalog: Catalog) -> tuple[dict[object, list[Fleet]], object]:
     """Known ways for the part of the catalog that a form names, and the key of the form among them."""
-    stated = ((name, str(values[0])) for name, values in form.columns.items() if name != "way")
-    return _known.setdefault(part_of(catalog, form), {}), ("ways", *sorted(stated))
+    return _known.setdefault(part_of(catalog, form), {}), ("ways", *stated_entries(form, ("way",)))
+
+
+def stated_entries(form: Table, but: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Entries of a form in words as a key, without blank ones and those of some names."""
+    entries = ((name, str(values[0])) for name, values in sorted(form.columns.items()) if name not in but)
+    return tuple((name, value) for name, value in entries if value not in ("", "nan"))
 
 
 def _in_power(form: Table, catalog: Catalog) -> list[Fleet]:
@@ -197,9 +202,8 @@ def fills_a_copy(form: Table) -> bool:
 
 def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     """The smallest fleet of each engine and mode, independent of prices and power."""
-    stated = sorted((name, str(values[0])) for name, values in form.columns.items() if name not in _AFTERWARDS)
     # A stated hour price holds for both kinds of accelerators, so that pools of two kinds are compared by number.
-    key = bool(np.isnan(form.number("hour_price")[0])), *stated
+    key = bool(np.isnan(form.number("hour_price")[0])), *stated_entries(form, _AFTERWARDS)
     cached = _known.setdefault(part_of(catalog, form), {})
     if key not in cached:
         mode = str(form.text("mode")[0])
