@@ -203,7 +203,7 @@ class FleetSize(NamedTuple):
 
     def encoders(self, copies: float) -> float:
         """Accelerators that encode the images of some copies and nothing else. [-]"""
-        return float(encode_pool_size(copies * self.encode_load))
+        return float(encode_pool_size(copies * self.encode_load)) if self.encode_load else 0.0
 
     def copies_in(self, kinds: tuple[float, float]) -> float:
         """Whole copies that some accelerators of both kinds make. [-]"""

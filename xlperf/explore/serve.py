@@ -85,7 +85,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
         known = {"num_ways": float(len(fleets))}
         return no_answer(f"way {way:g} is asked for, and {len(fleets)} way{each} known") | known
     fleet = fleets[int(way) - 1]
-    shown, size = money.as_asked(form, fleets, catalog), money.sized(fleet, catalog)
+    shown, size = _as_asked(form, catalog), money.sized(fleet, catalog)
     hours = money.hours_of(form, shown[int(way) - 1].plan, shown[int(way) - 1].results, catalog)[0]
     answer = _answer(form, fleets, int(way), shown, hours, catalog)
     return answer | owning_answer(size, hours, fleet.plan, fleet.results, float(form.filled("hours_per_month")[0]))
@@ -109,6 +109,14 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     return cached[key]
 
 
+def _as_asked(form: Table, catalog: Catalog) -> list[Fleet]:
+    """All ways of :func:`serving_ways` with their copies at the load of the question."""
+    cached, key = _cached(form, catalog, "as asked")
+    if key not in cached:
+        cached[key] = money.as_asked(form, serving_ways(form, catalog), catalog)
+    return cached[key]
+
+
 def serving_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
     """As :func:`serving_ways`, of several forms, whose searches share their evaluations."""
     places = [_cached(form, catalog) for form in forms]
@@ -125,9 +133,9 @@ def searched_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]
     return together([partial(serving_ways, form, catalog) for form in forms])
 
 
-def _cached(form: Table, catalog: Catalog) -> tuple[dict[object, list[Fleet]], object]:
+def _cached(form: Table, catalog: Catalog, what: str = "ways") -> tuple[dict[object, list[Fleet]], object]:
     """Known ways for the part of the catalog that a form names, and the key of the form among them."""
-    return _known.setdefault(part_of(catalog, form), {}), ("ways", *stated_entries(form, ("way",)))
+    return _known.setdefault(part_of(catalog, form), {}), (what, *stated_entries(form, ("way",)))
 
 
 def stated_entries(form: Table, but: Collection[str]) -> tuple[tuple[str, str], ...]:
