@@ -65,3 +65,11 @@ def test_a_comparison_answers_the_form_as_well(catalog: Catalog, monkeypatch: py
     monkeypatch.setattr(serve, "search_of", None)
     assert serving_ways(form, catalog)
     assert serving_ways(with_columns(form, way=2.0, kv_precision=""), catalog), "blanks are no entries"
+
+
+def test_known_ways_are_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_MOST_KNOWN", 2)
+    first = forms("27")[0]
+    prices = [serving_each([with_columns(first, hour_price=price)], catalog)[0] for price in (1.0, 2.0, 3.0, 4.0)]
+    cached, _ = serve._cached(first, catalog)
+    assert len(cached) == 2 and [len(ways) for ways in prices] == [1, 1, 1, 1]

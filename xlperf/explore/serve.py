@@ -63,9 +63,10 @@ _AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_pe
 """Entries of a form that do not affect the choice of a copy."""
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
+_MOST_KNOWN = 512  # lists of ways in the cache of a part of a catalog, about 0.2 MB each [-]
 _known: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
-"""Cached ways to serve a demand, and smallest fleets without prices and power, by the part of the catalog that the form
-names.
+"""Cached ways to serve a demand, as asked and at full load, and smallest fleets without prices and power, by the part
+of the catalog that the form names.
 """
 
 
@@ -120,12 +121,13 @@ def _as_asked(form: Table, catalog: Catalog) -> list[Fleet]:
 def serving_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
     """As :func:`serving_ways`, of several forms, whose searches share their evaluations."""
     places = [_cached(form, catalog) for form in forms]
-    lacking = [number for number, (cached, key) in enumerate(places) if key not in cached]
+    known = {number: cached[key] for number, (cached, key) in enumerate(places) if key in cached}
+    lacking = [number for number in range(len(forms)) if number not in known]
     ways = in_halves(searched_each, [forms[number] for number in lacking], catalog)
     for number, fleets in zip(lacking, ways, strict=True):
         cached, key = places[number]
-        cached[key] = fleets
-    return [cached[key] for cached, key in places]
+        known[number] = cached[key] = fleets
+    return [known[number] for number in range(len(forms))]
 
 
 def searched_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]:
@@ -135,7 +137,10 @@ def searched_each(forms: Sequence[Table], catalog: Catalog) -> list[list[Fleet]]
 
 def _cached(form: Table, catalog: Catalog, what: str = "ways") -> tuple[dict[object, list[Fleet]], object]:
     """Known ways for the part of the catalog that a form names, and the key of the form among them."""
-    return _known.setdefault(part_of(catalog, form), {}), (what, *stated_entries(form, ("way",)))
+    cached = _known.setdefault(part_of(catalog, form), {})
+    for oldest in list(cached)[: max(len(cached) - _MOST_KNOWN, 0)]:
+        del cached[oldest]
+    return cached, (what, *stated_entries(form, ("way",)))
 
 
 def stated_entries(form: Table, but: Collection[str]) -> tuple[tuple[str, str], ...]:
