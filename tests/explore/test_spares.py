@@ -17,7 +17,7 @@ from xlperf.base.units import DAY, HOUR
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.explore.forms import form_of
 from xlperf.explore.objectives import TABLES, Answer
-from xlperf.explore.spares import STEPS, spares_answer
+from xlperf.explore.spares import STEPS, Work, spares_answer
 
 ROWS = Path(__file__).parents[2] / "workbooks/rows/xlperf/failures.csv"
 RUN = {"accelerator": "H100-SXM-80GB", "num_accelerators": 16384, "model": "Meta-Llama-3.1-405B", "copy_size": 128}
@@ -183,3 +183,18 @@ def test_every_row_has_a_source_and_every_fleet_each_domain_once() -> None:
         rows = list(csv.DictReader(file))
     assert all(row["source"] and row["year"] for row in rows)
     assert len({(row["fleet"], row["domain"]) for row in rows}) == len(rows)
+
+
+def test_no_spares_are_tried_where_most_units_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerators that fail each 64 h took 103 s, 2,048 spares and a warning of an overflow."""
+    terms = []
+    shares = Work.shares
+    monkeypatch.setattr(Work, "shares", lambda work, spares, most: terms.append(most) or shares(work, spares, most))
+    with np.errstate(all="raise", under="ignore", divide="ignore"):
+        answer = ask(RUN, accelerator_mtbf=64)
+    assert answer["reason"].endswith("that waits for repairs hardly ever trains; it needs shortage elastic")
+    assert len(terms) == 1 and terms[0] < 100
+    elastic = ask(RUN, accelerator_mtbf=64, shortage="elastic")["reason"]
+    assert elastic.endswith(
+        "that goes on with fewer copies hardly ever trains; it needs shorter repairs or rarer failures"
+    )

@@ -1,7 +1,7 @@
 """Searches of a spreadsheet's worker on two cores: half of the forms here, the other half in a second process.
 
-The process starts at the first search that could use it and stays, with its own caches, until the worker ends. Other
-users of xlperf search in one process, which starts sooner than a second one would.
+The process starts while a workbook opens, or at the first search that could use it, and stays, with its own caches,
+until the worker ends. Other users of xlperf search in one process, which starts sooner than a second one would.
 """
 
 from __future__ import annotations

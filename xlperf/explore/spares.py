@@ -354,10 +354,12 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     given = float(form.number("spares")[0])
     chosen = int(given) if given == given else cheapest
     if not rates[chosen] > _NEVER:
-        helps = f"give it about {cheapest:,} spares, or" if rates[cheapest] > _NEVER else "try"
+        helps = [f"about {cheapest:,} spares"] if rates[cheapest] > _NEVER else []
+        helps += ["shorter repairs", "rarer failures"] if copes else ["shortage elastic"]
+        waits = "goes on with fewer copies" if copes else "waits for repairs"
         return no_answer(
-            f"with {_count(chosen, 'spare', 'spares')} a run on {work.units:,.0f} units that waits for repairs hardly "
-            f"ever trains; {helps} shortage elastic"
+            f"with {_count(chosen, 'spare', 'spares')} a run on {work.units:,.0f} units that {waits} hardly "
+            f"ever trains; it needs {' or '.join(helps)}"
         )
     answer = _common(form, work, steps, rates, price, chosen) | checkpoints
     answer["defaults_used"] += f"; {_pause_words(form, work, checkpoints)}"
