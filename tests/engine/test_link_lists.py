@@ -22,6 +22,9 @@ NETWORKS = f"""{HEADER}ring of 8,1,8,ring,,100,2
 ring of 5,1,5,ring,,100,2
 torus of 16,1,16,torus,4x4,100,2
 cube of 27,1,27,torus,3x3x3,90,2
+torus of 32,1,32,torus,8x4,100,2
+torus of 15,1,15,torus,5x3,100,2
+torus of 24,1,24,torus,4x3x2,90,2
 switch of 8,1,8,switch,,100,2
 """
 
@@ -74,6 +77,9 @@ def leaves(bandwidth: float, latency: float, of_spines: float) -> str:
         ("ring of 5", 5, along((5,), 50.0, 2.0)),
         ("torus of 16", 16, along((4, 4), 25.0, 2.0)),
         ("cube of 27", 27, along((3, 3, 3), 15.0, 2.0)),
+        ("torus of 32", 32, along((4, 8), 25.0, 2.0)),
+        ("torus of 15", 15, along((3, 5), 25.0, 2.0)),
+        ("torus of 24", 24, along((2, 3, 4), 15.0, 2.0)),
         ("switch of 8", 8, star(8, 100.0, 1.0)),
         ("switch of 8", 8, leaves(100.0, 0.5, 0.5)),
     ],
@@ -121,6 +127,7 @@ def test_nccl_rates_of_meshes_of_v100() -> None:
     [
         ("8,ring,", along((8,), 50.0, 2.0), [1, 2, 4, 8], 2),
         ("16,torus,4x4", along((4, 4), 25.0, 2.0), [4, 16], 1),
+        ("8,torus,4x2", along((2, 4), 25.0, 2.0), [1, 8], 2),
         ("8,switch,", star(8, 100.0, 1.0), [1, 2, 4, 8], 2),
         ("8,fat-tree,", leaves(100.0, 1.0, 0.0), [1, 2, 4, 8], 2),
     ],

@@ -11,8 +11,11 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations, product
 from random import Random
+
+import numpy as np
+from scipy.optimize import linprog
 
 Link = Hashable
 Chunk = tuple[int, ...]
@@ -138,18 +141,38 @@ def members_along(torus: Torus, group: Sequence[int], axis: int) -> tuple[int, i
     return len(places), hop, closed
 
 
+def part_sizes(along: Sequence[tuple[int, int, bool]]) -> dict[tuple[int, ...], float]:
+    """Shares of the buffer that go along the axes in each order, the busiest axis as idle as can be.
+
+    On an axis the load of a part is what it has gathered, over the links that share it.
+    """
+    active = [axis for axis, (count, _, _) in enumerate(along) if count > 1]
+    orders = list(permutations(active))
+    loads = np.zeros((len(active), len(orders)))
+    for order, axes in enumerate(orders):
+        gathered = 1.0 / float(np.prod([along[axis][0] for axis in active]))
+        for axis in axes:
+            count, hop, closed = along[axis]
+            loads[active.index(axis), order] = (count - 1) * gathered * hop / (2.0 if closed else 1.0)
+            gathered *= count
+    whole = np.append(np.ones(len(orders)), 0.0)
+    busiest = np.hstack([loads, -np.ones((len(active), 1))])
+    solved = linprog(1.0 - whole, A_ub=busiest, b_ub=np.zeros(len(active)), A_eq=whole[None], b_eq=[1.0])
+    return {axes: share for axes, share in zip(orders, solved.x[:-1], strict=True) if share > 1e-9}
+
+
 def gather_on_torus(torus: Torus, groups: Sequence[Sequence[int]], size: float) -> list[Message]:
     """All-gathers of all groups at once: each part of the buffer goes along the axes in an order of its own."""
     messages = []
     for group in groups:
         along = [members_along(torus, group, axis) for axis in range(len(torus.lengths))]
         lowest = [min(torus.place(rank)[axis] for rank in group) for axis in range(len(torus.lengths))]
-        active = [axis for axis, (count, _, _) in enumerate(along) if count > 1]
-        for owner, part, half in product(group, range(len(active)), range(2)):
-            chunk = (owner, part, half)
-            bytes_sent = size / len(group) / len(active) / 2.0
+        parts = part_sizes(along).items()
+        for owner, (number, (axes, share)), half in product(group, enumerate(parts), range(2)):
+            chunk = (owner, number, half)
+            bytes_sent = size / len(group) * share / 2.0
             reached = [owner]
-            for axis in active[part:] + active[:part]:
+            for axis in axes:
                 count, hop, closed = along[axis]
                 for start in list(reached):
                     position = (torus.place(start)[axis] - lowest[axis]) // hop

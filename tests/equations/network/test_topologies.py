@@ -97,7 +97,7 @@ def groups_of(machine: Torus, group: int, stride: int) -> list[list[int]]:
     ]
 
 
-# Lengths, rings, group, stride; and by how much the simulated links may be faster than phases that wait for all.
+# Lengths, rings, group, stride; and by how much simulated links may be slower: they wait for the first chunk of a part.
 ON_TORUS = [
     ((8,), 1, 8, 1, 0.0),
     ((5,), 1, 5, 1, 0.0),
@@ -108,14 +108,15 @@ ON_TORUS = [
     ((8,), 1, 2, 4, 0.0),
     ((4, 4), 2, 16, 1, 0.0),
     ((4, 4), 2, 4, 4, 0.0),  # strided lines: the columns
-    ((4, 4), 2, 8, 1, 0.15),  # a contiguous block of two rows: rings along them, a line across
-    ((4, 4), 2, 8, 2, 0.15),
+    ((4, 4), 2, 8, 1, 0.0),  # a contiguous block of two rows: rings along them, a line across
+    ((4, 4), 2, 8, 2, 0.08),
     ((3, 3), 0, 9, 1, 0.0),
-    ((4, 3), 2, 12, 1, 0.2),
-    ((4, 2), 0, 8, 1, 0.2),
+    ((4, 3), 2, 12, 1, 0.0),
+    ((8, 4), 2, 32, 1, 0.0),
+    ((4, 2), 0, 8, 1, 0.0),
     ((4, 4, 4), 3, 64, 1, 0.0),
     ((2, 2, 2), 3, 8, 1, 0.0),
-    ((4, 4, 2), 0, 32, 1, 0.25),
+    ((4, 4, 2), 0, 32, 1, 0.0),
     ((4, 4, 4), 3, 16, 4, 0.0),  # strided planes
     ((4, 4, 4), 3, 4, 16, 0.0),
 ]
@@ -146,12 +147,12 @@ def test_gathering_on_axes_takes_what_links_take(
     silent = dataclasses.replace(net, latency=0.0 * net.latency)
     sending, hopping = timed("all_gather", silent, group, stride), timed("all_gather", net, group, stride, 1e-6)
     for simulated in links(0.0):
-        assert (1.0 - slack) * sending * (1.0 - 1e-9) <= simulated <= sending * (1.0 + 1e-9)
+        assert sending * (1.0 - 1e-9) <= simulated <= (1.0 + slack) * sending * (1.0 + 1e-9)
     for simulated in links(LATENCY, share=1e-9):  # so much bandwidth that hops are all
         assert simulated == pytest.approx(hopping, rel=1e-6)
     time = timed("all_gather", net, group, stride)
     for simulated in links(LATENCY):  # while one chunk is on its way the link sends another
-        assert max((1.0 - slack) * sending, hopping) * (1.0 - 1e-9) <= simulated <= time * (1.0 + 1e-9)
+        assert max(sending, hopping) * (1.0 - 1e-9) <= simulated <= (1.0 + slack) * time * (1.0 + 1e-9)
     assert timed("reduce_scatter", net, group, stride) == time
     assert timed("all_reduce", net, group, stride) == pytest.approx(2.0 * time, rel=1e-12)
 

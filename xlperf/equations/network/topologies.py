@@ -141,19 +141,22 @@ def torus_gather_load(
 ) -> Array:
     r"""Link load of an all-gather or reduce-scatter on a torus, mesh or ring.
 
-    The multiport bucket algorithm: one part of the buffer per axis, each starting on another axis, both ways round
-    each ring; on long thin blocks a single part may be faster, and the lower load counts.
+    The multiport bucket algorithm: parts of the buffer go along the axes in different orders, both ways round each
+    ring. Parts are so large that the axes are busy alike where that is possible: of any axes, the share of the buffer
+    that remains if they come last must pass over their links.
 
-    .. math:: l = \min\left(\sum_i c_i(1) \prod_{j<i} \frac{1}{n_j},\
-              \sum_p \max_q c_{q+p}(1) \frac{1}{k} \prod_{j<p} \frac{1}{n_{q+j}}\right), \qquad
-              c_i(V) = \frac{n_i - 1}{n_i} V h_i \frac{L}{2\ \text{(ring) or}\ 1\ \text{(line)}}
+    .. math:: l = \max_{S \ne \emptyset} \frac{\prod_{i \notin S} \frac{1}{n_i} - \prod_i \frac{1}{n_i}}\
+              {\sum_{i \in S} 1 / w_i}, \qquad w_i = h_i \frac{L}{2\ \text{(ring) or}\ 1\ \text{(line)}}
 
     Source: N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
 
-    A ring of four with two links each: three quarters of the message, half each way, on half the bandwidth:
+    A ring of four with two links each: three quarters of the message, half each way, on half the bandwidth; rings of
+    eight and four, all four links of an accelerator busy with 31 of 32 parts:
 
     >>> float(torus_gather_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
     0.75
+    >>> float(torus_gather_load(32.0, 1.0, 8.0, 4.0, 1.0, 2.0, 4.0))
+    0.96875
 
     Parameters
     ----------
@@ -168,38 +171,15 @@ def torus_gather_load(
     """
     lengths = (first_length, second_length, third_length)
     axes = _axes(group_size, distance, lengths, num_rings)
-    costs = [
-        (members - 1.0) / members * hop * array(num_links) / np.where(closed, 2.0, 1.0) for members, hop, closed in axes
-    ]
+    # How fast an axis passes data on, relative to the accelerator: 1 / w.
+    rates = [np.where(closed, 2.0, 1.0) / (hop * array(num_links)) for _, hop, closed in axes]
     members = [axis[0] for axis in axes]
-    # One part: axis after axis, each on the shard that remains.
-    best, shards = array(0.0), array(1.0)
-    for count, cost in zip(members, costs, strict=True):
-        best = best + cost / shards
-        shards = shards * count
-    # Several parts: only for groups with exactly these axes.
-    for parts in range(2, AXES + 1):
-        for chosen in combinations(range(AXES), parts):
-            active = np.asarray(members[0] == members[0])
-            for axis in range(AXES):
-                active = active & ((members[axis] > 1.0) == (axis in chosen))
-            best = np.where(active, np.minimum(best, _rotated(costs, members, chosen)), best)
-    return _known(best, group_size, distance, *lengths, num_rings, num_links)
-
-
-def _rotated(costs: list[Array], members: list[Array], chosen: tuple[int, ...]) -> Array:
-    """Load of the multiport bucket algorithm on the chosen axes, with phases in lockstep."""
-    parts = len(chosen)
     load = array(0.0)
-    shards = [array(float(parts)) for _ in chosen]
-    for phase in range(parts):
-        slowest = array(0.0)
-        for part in range(parts):
-            axis = chosen[(part + phase) % parts]
-            slowest = np.maximum(slowest, costs[axis] / shards[part])
-            shards[part] = shards[part] * members[axis]
-        load = load + slowest
-    return np.asarray(load)
+    for number in range(1, AXES + 1):
+        for last in combinations(range(AXES), number):
+            remaining = 1.0 / prod(members[axis] for axis in range(AXES) if axis not in last)
+            load = np.maximum(load, (remaining - 1.0 / prod(members)) / sum(rates[axis] for axis in last))
+    return _known(load, group_size, distance, *lengths, num_rings, num_links)
 
 
 def torus_exchange_load(
