@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,6 +58,10 @@ equal sizes. [-]
 _ALIKE_NEED = 1.5
 """Ratio to the cheapest pair of an engine up to which its cheapest pair of each doubling of the decode replica counts.
 [-]
+"""
+_LARGE = 1024.0
+"""Accelerators from which on copies for equal parts of the demand are tried too: one copy for all has too many pairs of
+numbers of replicas to find the best. [-]
 """
 LARGEST = 4096.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 _SPREADS = (0.15, 0.05, 0.015)
@@ -117,7 +123,7 @@ class PoolSearch(FleetMappings):
             return pairs.plans
         if self.demand.size == self.demand.size:
             return self.divided(pairs).best(2, "software").plans
-        tried = self.sized(pairs)
+        tried = self.sized(*self.in_parts_too(pairs, decode, prefill))
         if not len(tried.plans):
             return tried.plans
         best = tried.best(2, "software").plans
@@ -125,6 +131,25 @@ class PoolSearch(FleetMappings):
             return best
         best = stacked([best, in_parts(best)])
         return self.filled(best, best.number(LOAD), _FILLED)
+
+    def in_parts_too(self, pairs: Pairs, decode: Probed, prefill: Probed) -> tuple[Pairs, Array]:
+        """Pairs, and the least number of copies of each: of a large fleet also pairs for equal parts of the demand."""
+        ones, demand = np.ones(len(pairs.batch)), self.demand
+        parts = np.ceil(self.estimated(pairs).min() / _LARGE)
+        if parts <= 1.0 or demand.load == demand.load:
+            return pairs, ones
+        smaller = copy(self)
+        smaller.demand = replace(demand, users=demand.users / parts, rate=demand.rate / parts)
+        more = smaller.paired(decode, prefill)
+        numbers = [np.concatenate(values) for values in zip(pairs[1:], more[1:], strict=True)]
+        copies = np.concatenate([ones, np.full(len(more.batch), parts)])
+        return Pairs(stacked([pairs.plans, more.plans]), *numbers), copies
+
+    def estimated(self, pairs: Pairs) -> Array:
+        """Accelerators that the demand needs in pools of each pair, by Little's law."""
+        rate, share = pairs.rates(self.demand, self.output)
+        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
+        return rate * share * (size / pairs.decode + other / pairs.prefill)
 
     def paired(self, decode: Probed, prefill: Probed) -> Pairs:
         """The cheapest pairs of a decode and a prefill mapping of each engine that one plan can state."""
@@ -184,8 +209,8 @@ class PoolSearch(FleetMappings):
         inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
-    def sized(self, pairs: Pairs) -> Probed:
-        """Pools of pairs in whole replicas, within the targets.
+    def sized(self, pairs: Pairs, least: Array) -> Probed:
+        """Pools of pairs in whole replicas, within the targets, in a ``least`` number of copies.
 
         Little's law estimates the decode replicas; bisection finds the fewest prefill replicas for each number around.
         """
@@ -193,9 +218,8 @@ class PoolSearch(FleetMappings):
         wait = np.repeat(demand.queues, len(pairs.batch)) * (demand.first if demand.first < NEVER else 1.0)
         pairs = Pairs(stacked([pairs.plans] * queues), *(np.tile(values, queues) for values in pairs[1:]))
         rate, share = pairs.rates(self.demand, self.output)
-        size, other = replica_size(pairs.plans), replica_size(pairs.plans, PREFILL_POOL)
-        most = min(self.machines.own.most, LARGEST)
-        copies = np.ceil(rate * share * (size / pairs.decode + other / pairs.prefill) / most)
+        copies = np.ceil(self.estimated(pairs) / min(self.machines.own.most, LARGEST))
+        copies = np.maximum(copies, np.tile(least, queues))
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(copies), np.ceil(demand.users / demand.load))
         estimates = [rate * share / copies / each for each in (pairs.decode, pairs.prefill)]

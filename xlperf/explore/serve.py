@@ -220,22 +220,10 @@ def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
     cached = _known.setdefault(part_of(catalog, form), {})
     if key not in cached:
         mode = str(form.text("mode")[0])
-        modes, search = (mode,) if mode else (ONE, TWO), search_of(form, catalog)
-        fleets = money.with_encoders(search.fleets(modes), catalog)
-        if fleets and fleets[0].accelerators > _LARGE:
-            share = 1.0 / np.ceil(fleets[0].accelerators / _LARGE)
-            part = {name: share * form.number(name) for name in ("users", "request_rate")}
-            parts = _smallest_fleets(with_columns(form, **part), catalog)
-            fleets += [money.serving(fleet, search.demand, catalog) for fleet in parts]
-            fleets = first_ways(sorted(fleets, key=lambda fleet: fleet.order))
+        modes = (mode,) if mode else (ONE, TWO)
+        fleets = money.with_encoders(search_of(form, catalog).fleets(modes), catalog)
         cached[key] = _with_curves(fleets, catalog)
     return cached[key]
-
-
-_LARGE = 1024.0
-"""Accelerators from which on the copies of a smaller fleet are tried too: one copy for all users may have too many
-pairs of pools to find the best. [-]
-"""
 
 
 _CURVE = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
