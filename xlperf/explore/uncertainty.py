@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
-from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import InputError
-from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import factorise
-from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
+from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.engine.software import peak_names
 from xlperf.explore import vary
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
-from xlperf.explore.objectives import TIMES, Limit, Search, band_factor, is_rate, objective_of
+from xlperf.explore.objectives import TIMES, Limit, band_factor, is_rate, objective_of
 from xlperf.explore.sweep import BLOCK, Sweep
 from xlperf.explore.workers import worked
 
@@ -162,7 +160,7 @@ class Uncertainty:
                     "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
                     **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
                     "probability_fits": (fits == 1.0).mean(axis=1),
-                    "probability_best": _probability_best(best),
+                    "probability_best": (best / np.maximum(best.sum(axis=0), 1)).mean(axis=1),
                     "probability_beats_first": (usable < usable[:1]).mean(axis=1),
                 },
             )
@@ -210,10 +208,9 @@ class Uncertainty:
             result[-1] = gain(np.arange(number), usable_losses) if len(usable_losses) > 1 else 0.0
         return result
 
-    def effects(self, number: int = 0) -> Table:
+    def effects(self) -> Table:
         """``input_effects``, the largest swing of each plan first: the result with one input at its 5th and 95th
-        percentile and all others at their median, Sobol indices from ``number`` base samples, and the value of knowing
-        it before the choice of a plan.
+        percentile and all others at their median, and the value of knowing it before the choice of a plan.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
         # Two draws per input: it alone at its 5th and at its 95th percentile, all others at their medians
@@ -221,7 +218,6 @@ class Uncertainty:
         for place in range(count):
             shares[place, 2 * place : 2 * place + 2] = 0.05, 0.95
         ends, _ = self._inputs_at(shares)
-        first, total = self._sobol(number) if number else (np.full((plans, count), np.nan),) * 2
         low, high = ends[:, 0::2], ends[:, 1::2]
         swing = np.abs(high - low)
         # Inputs of each plan by the swing of its result
@@ -242,8 +238,6 @@ class Uncertainty:
                 "result_low": flat(low),
                 "result_high": flat(high),
                 "swing": flat(swing),
-                "first_order_index": flat(first),
-                "total_index": flat(total),
                 "value_of_measuring": self.values_of_measuring()[order].ravel(),
             },
         )
@@ -252,28 +246,6 @@ class Uncertainty:
         """The result with all inputs at quantiles, the band last, (plans, draws)."""
         scores = np.broadcast_to(vary.normal_scores(shares[-1]), (len(self.sweep.plans), shares.shape[1]))
         return self._at(shares[: self.sweep.num_inputs], scores if self.banded else None)
-
-    def _sobol(self, number: int) -> tuple[Array, Array]:
-        """First-order and total Sobol indices, (plans, inputs)."""
-        from scipy.stats import sobol_indices  # slow to import
-
-        count = len(self.inputs)
-        sampling = vary.Sampling(number, vary.RANDOM, self.sampling.seed)
-        index = np.arange(number)
-        first_shares, second_shares = (
-            np.array([vary.uniforms(sampling, 2 * place + turn, index) for place in range(count)]) for turn in (0, 1)
-        )
-        mixed = [np.where(np.arange(count)[:, None] == place, second_shares, first_shares) for place in range(count)]
-        values, _ = self._inputs_at(np.concatenate([first_shares, second_shares, *mixed], axis=1))
-        parts = values.reshape(len(values), count + 2, number)
-        results = []
-        for row in parts:
-            row = row - row.mean()
-            results.append(sobol_indices(func={"f_A": row[:1], "f_B": row[1:2], "f_AB": row[2:, None]}, n=number))
-        first, total = (
-            np.array([np.ravel(getattr(index, name)) for index in results]) for name in ("first_order", "total_order")
-        )
-        return first, total
 
 
 def usual_ranges(plans: Table, catalog: Catalog) -> tuple[vary.Varied, ...]:
@@ -315,92 +287,3 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[vary.Varied] 
 def _names(plans: Table) -> np.ndarray:
     names = plans.text("name").tolist()
     return np.array([name or f"plan {row}" for row, name in enumerate(names, start=1)], dtype=object)
-
-
-MOST_DRAWN = 5_000  # most plans of a search that are drawn, the best by the prediction [-]
-FUTURES = 1_000  # default draws of each plan [-]
-APART = 0.8  # probability of one plan to be better than another from which the two are distinguishable [-]
-SHOWN = shown_columns("uncertainty", "robust")
-
-
-class Robust(NamedTuple):
-    """Plans in robust order."""
-
-    found: Search  # with the plans in this order
-    columns: list[tuple[Column, Array]]  # statistics of each plan's draws, in the unit of the objective
-    words: str  # the criterion, and how many of the first five are indistinguishable
-
-
-def robust(
-    searched: Search,
-    catalog: Catalog,
-    measure: str,
-    varied: Sequence[vary.Varied] = (),
-    draws: int = FUTURES,
-    seed: int = 0,
-    top: int | None = None,
-    processes: int = 1,
-) -> Robust:
-    """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
-
-    Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A
-    number of accelerators to minimise precedes the ``measure``: "average", "p90" (the 90th percentile) or "regret" (the
-    least mean regret). ``varied``: uncertain numbers beside the bands of the calibration.
-    """
-    plans = searched.plans.take(slice(MOST_DRAWN))
-    name, larger = searched.objective.column.name, searched.objective.larger
-    sampling = vary.Sampling(draws, vary.LATIN_HYPERCUBE, seed)
-    study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, searched.limits)
-    values, fits = study.draws
-    # Loss of each plan in each draw, infinite where it does not fit, and its distance from the best plan of the draw
-    usable = np.where(fits == 1.0, values, np.nan)
-    loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
-    best = loss.min(axis=0)
-    with np.errstate(all="ignore"):
-        regret = np.where(np.isfinite(loss), np.abs(loss - best) / np.abs(best), np.nan)
-    probable = (fits == 1.0).mean(axis=1)
-    p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
-    measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
-    # Order: plans that fit surely, then the lead (a number of accelerators), then the measure, then as searched
-    score = np.where(probable >= _SURE, measures[measure], np.inf)
-    score = np.where(np.isnan(score), np.inf, score)
-    lead = np.zeros(len(score))
-    if searched.lead is not None:
-        lead = plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
-    order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
-    first, factor = loss[order[0]], unit_of(searched.objective.column).factor
-    table = {
-        "mean": _mean(usable) * factor,
-        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
-        "mean_regret": measures["regret"],
-        "probability_fits": probable,
-        "probability_best": _probability_best(loss == best),
-        "probability_beats_first": (loss < first).mean(axis=1),
-    }
-    declared = table_schema("uncertainty").by_name
-    of_objective = {key: replace(declared[key], unit=searched.objective.column.unit) for key in ("mean", "p90")}
-    columns = [(of_objective.get(key, declared[key]), values[order]) for key, values in table.items()]
-    chosen = searched.taken(order)
-    how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
-    words = f"{how} of the first {len(plans):,} in {draws:,} draws"
-    if np.isinf(score[order[0]]):
-        limits = " and keeps the limits" if searched.limits else ""
-        words += f"; none of them fits{limits} in {percent(_SURE, 0)} of the draws"
-    # Runners-up that the first plan leads in too few draws to be told apart
-    ahead = (first < loss[order[1:5]]).mean(axis=1)
-    alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
-    if alike > 1:
-        words += f"; the first {alike} cannot be told apart: the first leads in less than {percent(APART, 0)} of draws"
-    return Robust(chosen, columns, words)
-
-
-def _probability_best(best: np.ndarray) -> Array:
-    """Share of the draws in which each plan is among the best, which share a draw, (plans, draws)."""
-    return np.asarray((best / np.maximum(best.sum(axis=0), 1)).mean(axis=1))
-
-
-def _mean(values: Array) -> Array:
-    """Mean of the numbers of each row; NaN if there is none."""
-    known = ~np.isnan(values)
-    with np.errstate(all="ignore"):
-        return np.asarray(np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1))
