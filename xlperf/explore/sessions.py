@@ -18,7 +18,7 @@ from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
-from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, replica_size, with_columns
+from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, replica_size
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.serve import serve_answer, serving_each
@@ -35,6 +35,7 @@ from xlperf.explore.session_states import (
     tiers_of,
     whole,
 )
+from xlperf.explore.space import with_columns
 
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
