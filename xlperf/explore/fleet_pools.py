@@ -93,6 +93,10 @@ class FleetMappings:
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
+        self.known = set[object]()
+        self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
+        decoding = (self.output - 1.0) * demand.tpot
+        self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
 
     def single_users(self) -> Table:
         """All mappings of copies with one pool on every engine, with one user on each replica."""
@@ -273,21 +277,6 @@ STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second", "queue_t
 
 class PoolSearch(FleetMappings):
     """Loads of copies within the targets, and sizes of separate pools, for one demand."""
-
-    def __init__(
-        self,
-        formats: Table,
-        engines: Sequence[str],
-        demand: Demand,
-        machines: Machines,
-        catalog: Catalog,
-        wide_cache: str = "",
-    ) -> None:
-        super().__init__(formats, engines, demand, machines, catalog, wide_cache)
-        self.known = set[object]()
-        self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
-        decoding = (self.output - 1.0) * demand.tpot
-        self.waiting = demand.first / decoding if decoding > 0.0 else 0.0  # longest wait over the decode time [-]
 
     def fleet(self, plan: Table, results: Table) -> Fleet:
         """The fleet of copies of a plan."""
