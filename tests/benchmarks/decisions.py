@@ -106,9 +106,6 @@ def main(catalog: Catalog, repeats: int, long: int) -> None:
             shown(f"search of {what}", [
                 command("search", plans, "--mapping", *options, "-o", folder / "best.csv") for _ in range(repeats)
             ])  # fmt: skip
-        plans.write_text(TRAIN + "m,Llama3-70B,H100-SXM-80GB,64,512,4096\n")
-        robust = ("--mapping", "--robust", "regret", "--uncertain", "networks.link bandwidth=x0.7..x1")
-        shown("5,000 plans x 1,000 draws", [command("search", plans, *robust, "-o", folder / "best.csv")])
         plans.write_text(SERVE)
         shown("Qwen3-32B FP8 on 32 H200, one pool and two", [
             command("search", plans, "--mapping", "-o", folder / "best.csv") for _ in range(repeats)

@@ -13,7 +13,7 @@ from xlperf.calibrate.fit import with_errors
 from xlperf.calibrate.fitter import calibration_table
 from xlperf.calibrate.readings import NAMES, SHARE, Readings, fitted_bands, widths_left_out, with_bands
 from xlperf.equations.plan.records import half_width
-from xlperf.explore.owning import SURE, unread_score
+from xlperf.explore.uncertainty import SURE, unread_score
 from xlperf.measurements.comparison import STEP_TIME, TIME_PER_TOKEN
 
 TRUTH = {"step": 0.1, "step_source": 0.2, "step_far": 0.15, "step_mixture": 2.0}

@@ -8,7 +8,7 @@ import pytest
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.table import Table
-from xlperf.engine.together import MOST, in_block, together
+from xlperf.engine.tables import MOST, in_block, together
 
 
 def doubled(seen):

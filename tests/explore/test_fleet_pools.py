@@ -13,9 +13,10 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.fleet_plans import ONE, TWO, with_columns
+from xlperf.explore.fleet_plans import ONE, TWO
 from xlperf.explore.mappings import started
 from xlperf.explore.serve import serving_ways
+from xlperf.explore.space import with_columns
 
 Asked = dict[str, Any]
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The grammar of what varies, is asked and is limited where it decides: robust choices, inverse questions, worth."""
+"""The grammar of what varies, is asked and is limited where it decides: draws, inverse questions, worth."""
 
 from __future__ import annotations
 
@@ -16,43 +16,20 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, with_value
-from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import search
 from xlperf.explore.solve import PRECISION, break_even, solve_number, solve_plan, usual_changes, worth
 from xlperf.explore.sweep import Sweep
-from xlperf.explore.uncertainty import robust
 from xlperf.explore.vary import Varied
 
 Command = Callable[..., Outcome]
 DERIVED = {**TRAIN, "accelerator": "3 nm HBM4 (derived)", "network": "NVL72-GB200"}
 
 
-# --- robust choice
+# --- draws
 
 
-def test_a_robust_choice_keeps_the_limits_in_nine_draws_of_ten(catalog: Catalog) -> None:
-    plan = with_mapping(table({**TRAIN, "tensor parallel": ""}))
-    every = search(plan, catalog, top=None)
-    high = every.results["step_time"] * band_factor(every.results, "step_time", DECILE)
-    bound = float(np.median(high))
-    result = search(plan, catalog, "memory", targets("training", f"step time<={bound} s"), top=None)
-    chosen = robust(result, catalog, "average", draws=1000, seed=4)
-    columns = {column.name: values for column, values in chosen.columns}
-    own = chosen.found.results["step_time"] * band_factor(chosen.found.results, "step_time", DECILE)
-    sure = columns["probability_fits"] >= 0.9
-    assert ((own <= bound) == sure)[np.abs(own / bound - 1.0) > 0.01].all() and 0 < sure.sum() < len(sure)
-    assert sure[: sure.sum()].all()  # those that do not come last
-    none = search(
-        plan, catalog, "memory", targets("training", f"step time<={every.results['step_time'][0] * 1.0001} s"), top=None
-    )
-    assert (
-        "none of them fits and keeps the limits in 90 % of the draws" in robust(none, catalog, "p90", draws=500).words
-    )
-
-
-@pytest.mark.parametrize("measure", ["average", "p90", "regret"])
-def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, measure: str) -> None:
-    """Each draw as an edited sheet, without bands: mean, 90th percentile and mean regret of every plan."""
+def test_draws_are_those_computed_one_by_one(catalog: Catalog) -> None:
+    """Each draw as an edited sheet, without bands."""
     from xlperf.explore.uncertainty import Uncertainty
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, uniforms
 
@@ -67,27 +44,6 @@ def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, m
         point = [(one, float(one.drawn(share[[draw]])[0])) for one, share in zip(uncertain, shares, strict=True)]
         edited = evaluate(result.plans, changed_catalog(catalog, result.plans, point))
         assert edited["step_time"].tolist() == drawn[:, draw].tolist()
-    chosen = robust(result, catalog, measure, uncertain, 200, 3)
-    columns = {column.name: values for column, values in chosen.columns}
-    loss = Uncertainty(
-        Sweep(result.plans, catalog, {}, uncertain, Sampling(200, LATIN_HYPERCUBE, 3)), "step time"
-    ).draws[0]
-    expected = {
-        "average": loss.mean(axis=1),
-        "p90": np.sort(loss, axis=1)[:, 179],
-        "regret": (loss / loss.min(axis=0) - 1.0).mean(axis=1),
-    }[measure]
-    name = {"average": "mean", "p90": "p90", "regret": "mean_regret"}[measure]
-    assert columns[name] == pytest.approx(np.sort(expected), rel=1e-9)
-
-
-def test_the_fewest_accelerators_come_before_the_measure(catalog: Catalog) -> None:
-    plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
-    result = search(plan, catalog, "num accelerators", top=300, most_accelerators=8)
-    chosen = robust(result, catalog, "average", draws=50)
-    probable = {column.name: values for column, values in chosen.columns}["probability_fits"]
-    counts = chosen.found.plans["num_accelerators"][probable >= 0.9]
-    assert (np.diff(counts) >= 0.0).all() and len(set(result.plans["num_accelerators"].tolist())) > 1
 
 
 # --- inverse questions

@@ -12,18 +12,18 @@ import pytest
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.explore import halves, serve
-from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore import serve, workers
 from xlperf.explore.forms import form_of
-from xlperf.explore.halves import SecondProcess
 from xlperf.explore.others import on_other_accelerators
 from xlperf.explore.serve import searched_each, serving_each, serving_ways
+from xlperf.explore.space import with_columns
+from xlperf.explore.workers import SecondProcess
 
 
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondProcess]:
     process = SecondProcess()
-    monkeypatch.setattr(halves, "second", process)
+    monkeypatch.setattr(workers, "second", process)
     process.is_allowed = True
     yield process
     process.end()

@@ -13,7 +13,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.learning import ends_after_a_run
 from xlperf.explore.money import Hours
 from xlperf.explore.objectives import band_factor
-from xlperf.explore.owning import UNREAD, owned_run
+from xlperf.explore.uncertainty import UNREAD, owned_run
 
 PLAN = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "num accelerators": 16, "sequence length": 8192,
         "global batch size": 64}  # fmt: skip

@@ -17,8 +17,8 @@ from xlperf.engine import evaluate
 from xlperf.explore.forms import evaluate_forms, form_of
 from xlperf.explore.mappings import refused_reasons, shape_of
 from xlperf.explore.objectives import PLAN, TABLES, band_factor, one_plan
-from xlperf.explore.owning import unread_score
 from xlperf.explore.train import SEARCHED, best_mapping, train_answer, ways
+from xlperf.explore.uncertainty import unread_score
 from xlperf.interop.launch import launch_lines
 
 DAY = 86_400.0

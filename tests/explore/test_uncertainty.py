@@ -96,18 +96,14 @@ def test_plans_are_compared_in_the_same_draws(catalog: Catalog) -> None:
     assert result["p95"][1] != result["p95"][0]
 
 
-def test_the_input_that_matters_has_the_swing_and_the_variance(catalog: Catalog) -> None:
+def test_the_input_that_matters_has_the_swing(catalog: Catalog) -> None:
     lines = ("accelerators.memory capacity=x1..x1.2", "prices.rental price=x0.5..x1.5")
-    result = study(catalog, lines, band=True).effects(512)
+    result = study(catalog, lines, band=True).effects()
     assert result["input"].tolist() == ["prices.rental price", "calibration band", "accelerators.memory capacity"]
     assert result["rank"].tolist() == [1.0, 2.0, 3.0]
     base = shown(catalog, COST)
     assert [result[f"result_{end}"][0] / base for end in ("low", "high")] == pytest.approx([0.55, 1.45])
-    assert result["swing"][2] == result["total_index"][2] == result["first_order_index"][2] == 0.0
-    first, total = result["first_order_index"], result["total_index"]
-    assert first[0] > 0.5 > first[1] > 0.0
-    assert (total[:2] >= first[:2] - 0.05).all()
-    assert first.sum() == pytest.approx(1.0, abs=0.1)  # price times time: hardly any interaction
+    assert result["swing"][2] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -187,8 +183,6 @@ def test_the_command_shows_and_writes_both_tables(tmp_path: Path, command: Calla
     assert load_workbook(book).sheetnames == ["uncertainty", "inputs", "asked"]
     nothing = command("uncertainty", plans, "--result", "cost", "--no-band", "--no-ranges")
     assert (nothing.code, "nothing is uncertain: give --vary" in nothing.err) == (2, True)
-    odd = command(*ask, "--sobol", 100)
-    assert (odd.code, "--sobol takes a power of two" in odd.err) == (2, True)
 
 
 def test_the_worksheet_function_spills_percentiles_of_each_plan(catalog: Catalog) -> None:

@@ -26,9 +26,9 @@ from xlperf.catalog.xlsx_rows import add_row
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import mtp_parameters, parameter_count
-from xlperf.interop.datasheet import accelerator_row
 from xlperf.interop.hugging_face import model_row
 from xlperf.interop.hugging_face_files import read_config
+from xlperf.interop.stated_rows import accelerator_row
 
 Command = Callable[..., Outcome]
 PUBLIC = json.loads((DATA / "hugging_face.json").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
 from xlperf.interop.hugging_face import model_row
-from xlperf.interop.stated_models import stated_model
+from xlperf.interop.stated_rows import stated_model
 
 _GPT = {
     "add_bias_linear": True, "ffn_hidden_size": 4096, "group_query_attention": False, "hidden_size": 1024,

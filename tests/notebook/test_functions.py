@@ -139,8 +139,6 @@ def test_search(command: Command, written: Callable[..., Path]) -> None:
         (("--objective", "cost", "--limit", "memory<=60", "--top", "2"),
          {"objective": "cost", "limit": "memory<=60", "top": 2}),
         (("--objective", "cost", "--objective", "memory", "--all"), {"objective": ["cost", "memory"], "all": True}),
-        (("--robust", "p90", "--uncertain", "prices.rental price=x0.7..x1.5", "--draws", "50", "--objective", "cost"),
-         {"robust": "p90", "uncertain": "prices.rental price=x0.7..x1.5", "draws": 50, "objective": "cost"}),
         (("--vary", "networks.link bandwidth=x1,x2"), {"vary": {"networks.link bandwidth": ["x1", "x2"]}}),
     ):  # fmt: skip
         done = command("search", path, *words, "--json")
@@ -278,14 +276,11 @@ def test_signatures_are_those_of_the_commands() -> None:
         (lambda: xlperf.sweep(TRAIN, {"tensor parallel": "x"}), ("evaluate", "F", "--vary", "tensor parallel=x"), ""),
         (lambda: xlperf.search(TRAIN, mapping=True, objective="tost"),
          ("search", "F", "--mapping", "--objective", "tost"), ""),
-        (lambda: xlperf.search(TRAIN, uncertain="a=1..2"), ("search", "F", "--uncertain", "a=1..2"), ""),
         (lambda: xlperf.solve(TRAIN, {"precision": "bf16,fp8"}, "cost<=1"),
          ("search", "F", "--vary", "precision=bf16,fp8", "--target", "cost<=1"), ""),
         (lambda: xlperf.solve(TRAIN, {"num accelerators": "1..4"}),
          ("search", "F", "--least", "--vary", "num accelerators=1..4"), ""),
         (lambda: xlperf.diagnose(TRAIN), ("diagnose", "F"), ""),
-        (lambda: xlperf.uncertainty(TRAIN, "cost", sobol=3), ("uncertainty", "F", "--result", "cost", "--sobol", "3"),
-         ""),
         (lambda: xlperf.worth(TRAIN, {"memory": "x2"}), ("worth", "F", "--vary", "memory=x2"), ""),
         (lambda: xlperf.validate("none.csv"), ("validate", "none.csv"), ""),
         (lambda: xlperf.serve(usrs=3), (), "serve(): no entry usrs; did you mean users"),

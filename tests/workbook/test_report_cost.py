@@ -1,10 +1,9 @@
-"""Sheets of cost in a report: waterfalls, tornado, chiplets or one die, cost of a token; numbers are the engine's."""
+"""Sheets of cost in a report: waterfalls, tornado, cost of a token; numbers are the engine's."""
 
 from __future__ import annotations
 
 import datetime
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,7 +11,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import report_samples as samples
-from conftest import Outcome
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
 from openpyxl import Workbook, load_workbook
 
@@ -22,12 +20,11 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_ownership, evaluate_servers
-from xlperf.equations.cost.designs import crossover_volume
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.report.book import report_workbook, write_report
 
 H100 = "H100-SXM-80GB"
-SHEETS = ["token cost", "cost bridge", "accelerator cost", "chiplets or one die"]
+SHEETS = ["token cost", "cost bridge", "accelerator cost"]
 NODES = [{**NODE, "wafer_price_low": 13_000, "wafer_price_high": 20_000, "nre_chip_fixed": 90e6,
           "nre_chip_per_area": 542_000, "nre_module_per_area": 903_000}]  # fmt: skip
 PACKAGES = [
@@ -78,7 +75,7 @@ def _rows(book: Workbook, sheet: str, table: str) -> list[dict[str, Any]]:
 def test_sheets_and_charts(path: Path, book: Workbook) -> None:
     assert [name for name in book.sheetnames if name in SHEETS] == SHEETS
     counts = {name: len(book[name]._charts) for name in SHEETS}
-    assert counts == {"token cost": 2, "cost bridge": 2, "accelerator cost": 3, "chiplets or one die": 2}
+    assert counts == {"token cost": 2, "cost bridge": 2, "accelerator cost": 3}
     with zipfile.ZipFile(path) as package:
         charts = [name for name in package.namelist() if name.startswith("xl/charts/chart")]
         for name in charts:
@@ -133,41 +130,6 @@ def test_tornado_has_the_largest_first(book: Workbook) -> None:
         assert row["low value adds (USD)"] < 0.0 < row["high value adds (USD)"]
 
 
-def test_map_of_area_and_number_of_dies(book: Workbook, catalog: Catalog) -> None:
-    rows = {row["silicon area (mm2)"]: row for row in _rows(book, "chiplets or one die", "chiplet_map")}
-    assert rows[800.0]["one die (USD)"] is not None
-    assert rows[1000.0]["one die (USD)"] is None, "beyond the reticle"
-    assert rows[1600.0]["2 chiplets (USD)"] is None
-    design = {"chiplet": "two", "node": "5 nm", "package": "organic", "num_dies": 2, "num_designs": 1,
-              "module_area": 400, "link_area_share": 0.1, "volume": 1e6}  # fmt: skip
-    expected = evaluate_designs(table_of("chiplets", [design]), catalog)
-    assert rows[800.0]["2 chiplets (USD)"] == pytest.approx(float(expected["unit_cost"][0]), rel=1e-12)
-
-
-def test_crossover_of_one_die_and_chiplets(book: Workbook) -> None:
-    """Where the curves meet: both cost the same, and the sides change."""
-    rows = {row["crossover"].split(":")[0]: row for row in _rows(book, "chiplets or one die", "crossover")}
-    one, two = rows["one die"], rows["2 different chiplets"]
-    volume = two["crossover volume"]
-    result = [row["made for (USD)"] + row["one time cost (MUSD)"] * 1e6 / volume for row in (one, two)]
-    assert result[0] == pytest.approx(result[1], rel=1e-9)
-    assert result[0] == pytest.approx(two["unit cost there (USD)"], rel=1e-9)
-    assert "cheaper from" in two["crossover"]
-    assert rows["4 alike"]["crossover volume"] is None
-    assert "cheaper at every volume" in rows["4 alike"]["crossover"]
-    over = _rows(book, "chiplets or one die", "cost_over_volume")
-    gaps = [row["2 different chiplets (USD)"] - row["one die (USD)"] for row in over]
-    sides = [gap > 0.0 for row, gap in zip(over, gaps, strict=True) if row["volume"] < volume]
-    assert all(sides)
-    assert not any(gap > 0.0 for row, gap in zip(over, gaps, strict=True) if row["volume"] > volume)
-
-
-def test_crossover_volume_has_a_known_answer() -> None:
-    assert crossover_volume(100.0, 1e6, 60.0, 5e6) == pytest.approx(1e5)
-    assert np.isnan(crossover_volume(100.0, 1e6, 60.0, 5e5)), "cheaper at every volume"
-    assert np.isnan(crossover_volume(100.0, 1e6, 100.0, 5e6)), "never the same"
-
-
 def test_cost_of_a_token_by_part(book: Workbook, catalog: Catalog) -> None:
     """Parts add up to the total, the total is the engine's; a plan without a server is named as left out."""
     owned = evaluate_ownership(_plans("training", PLANS), catalog)
@@ -194,39 +156,3 @@ def test_reports_without_rows_of_cost_have_no_sheets_of_cost(catalog: Catalog) -
         own = catalog.with_tables(tables)
         book = report_workbook(own, [plans], [evaluate(plans, own)], date=datetime.date(2026, 11, 21))
         assert [name for name in book.sheetnames if name in SHEETS] == left
-
-
-def test_a_report_says_how_sure_times_and_costs_are(book: Workbook) -> None:
-    """Percentiles hold the results and their bands, come again with the same seed, and only when asked for."""
-    refused = {**PLANS, "tensor parallel": [8.0, 8.0, 3.0]}
-    plans, catalog = _plans("training", refused), load_catalog()
-    served = _plans("inference", SERVED)
-    results = [evaluate(table, catalog) for table in (plans, served)]
-    assert np.isnan(results[0].number("step_time")[2])
-
-    def records() -> list[list[dict[str, object]]]:
-        day = datetime.date(2026, 11, 21)
-        made = report_workbook(catalog, [plans, served], results, date=day, uncertain=True)
-        names = ("uncertainty_training", "uncertainty_inference")
-        return [samples.records(made["uncertainty"], name) for name in names]
-
-    assert "uncertainty" not in book.sheetnames
-    result = records()
-    assert result == records()
-    trained, inferred = result
-    assert [row["plan"] for row in trained] == ["small", "large"] and [row["plan"] for row in inferred] == ["served"]
-    for rows, own, time, unit in ((trained, results[0], "step time", 1.0), (inferred, results[1], "tpot", 1e-3)):
-        name = time.replace(" ", "_")
-        for place, row in enumerate(rows):
-            below, middle, above, cheap, cost, dear = list(row.values())[1:7]
-            low, base, high = (own.number(f"{name}{end}")[place] / unit for end in ("_low", "", "_high"))
-            assert below < low < base < high < above, "80 % of the band lie within 5th and 95th percentile"
-            assert middle == pytest.approx(base, rel=0.05)
-            assert cheap < 0.9 * cost < cost < 1.1 * cost < dear
-            assert row["decides"] in ("prices.rental price", "calibration band")
-            assert row["cost high (%)"] == pytest.approx(100.0 * (dear / cost - 1.0))
-
-
-def test_percentiles_are_not_of_studies(command: Callable[..., Outcome]) -> None:
-    said = command("report", "--study", "recompute", "--uncertain")
-    assert said.code == 2 and "--uncertain goes with the plans of a workbook" in said.err

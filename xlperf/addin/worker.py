@@ -461,8 +461,8 @@ def serve(
 def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
     """The catalog, and where no answers are stored those to questions of the shipped workbook, one at a time."""
     from xlperf.explore.forms import first_chips, first_forms, form_of
-    from xlperf.explore.halves import second
     from xlperf.explore.serve import searched_each
+    from xlperf.explore.workers import second
 
     _, catalog = session.catalog(None)
     first = form_of("serve", first_words("serve"))
@@ -478,7 +478,7 @@ def _ahead(session: Session, questions: handles.Questions) -> Iterator[object]:
 
 def main() -> None:
     """Serve the process's own pipes; prints go to standard error."""
-    from xlperf.explore.halves import second
+    from xlperf.explore.workers import second
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the host; we end with our input
     with os.fdopen(os.dup(1), "wb") as answers, os.fdopen(os.dup(0), "rb") as requests:

@@ -194,7 +194,6 @@ def cost(
     designs: str,
     output: str | None,
     case: str,
-    placed: bool,
     tornado: str | None,
     sheet: str | None,
     owner: str | None,
@@ -207,10 +206,9 @@ def cost(
     from xlperf.engine.devices import evaluate_designs
     from xlperf.engine.ownership import evaluate_servers
 
-    if tornado is not None and (case != "base" or placed):
-        raise InputError(Fault("--tornado", "goes with neither --case nor --placed"))
+    if tornado is not None and case != "base":
+        raise InputError(Fault("--tornado", "goes without --case"))
     table = read_designs(designs, sheet)
-    _refuse_options(table.kind, {"--placed": placed}, ("chiplets",))
     _refuse_options(table.kind, {"--owner": owner is not None, "--bridge": bridge}, _PLANS)
     _refuse_options(table.kind, {"--tornado": tornado is not None}, ("chiplets", "servers"))
     known = catalog_of(catalog, designs)
@@ -235,7 +233,7 @@ def cost(
         results = evaluate_ownership(table, known, owner or "", case)
     else:
         with progress(len(table), f"{len(table):,} designs") as done:
-            results = evaluate_designs(table, known, case, placed, done)
+            results = evaluate_designs(table, known, case, done)
     note_names([table], known)
     whole, view = parts(_without(table, results), results), "ownership" if table.kind in _PLANS else table.kind
     shown = [part for part in whole if part[0].name in viewed_columns(view)]
@@ -272,7 +270,7 @@ def model(file: str, parameters: float | None, name: str | None, output: str | N
     from xlperf.interop.hugging_face import model_row
     from xlperf.interop.hugging_face_files import read_config
     from xlperf.interop.logs import beginning
-    from xlperf.interop.stated_models import stated_model
+    from xlperf.interop.stated_rows import stated_model
 
     path, choices = Path(file).resolve(), dict[str, str]()
     text = "{" if path.is_dir() or path.suffix.casefold() == ".json" else beginning(path)
@@ -366,7 +364,7 @@ def accelerator(card: str, like: str | None, name: str | None, output: str | Non
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.check import far_values
     from xlperf.catalog.table import Table
-    from xlperf.interop.datasheet import accelerator_row, read_card
+    from xlperf.interop.stated_rows import accelerator_row, read_card
 
     converted = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
     row: dict[str, object] = {**converted.row, **({"accelerator": name} if name else {})}

@@ -48,9 +48,7 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 
 
 @command()
-def report(
-    workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds, catalog: Sheets
-) -> None:
+def report(workbook: str | None, output: str, study: str | None, bounds: Bounds, catalog: Sheets) -> None:
     """Compute the plans of a workbook and write the report workbook."""
     import datetime
 
@@ -59,16 +57,10 @@ def report(
     from xlperf.workbook.report.book import answers, write_report
 
     if study is not None:
-        if uncertain:
-            raise click.UsageError("--uncertain goes with the plans of a workbook, not with --study")
         if catalog.measured:
             raise click.UsageError("--measured goes with the plans of a workbook, not with --study")
-        _study(study, workbook, output, full, catalog.path)
+        _study(study, workbook, output, catalog.path)
         return
-    if full:
-        raise click.UsageError("--full goes with --study")
-    if uncertain and is_page(output):
-        raise click.UsageError("--uncertain writes a sheet: give a workbook (.xlsx)")
     source = workbook or str(shipped())
     tables = read_plans(source)
     known = catalog_for(catalog, source, tables)
@@ -80,7 +72,7 @@ def report(
         write_tables_page(output, seen, findings)
     else:
         with working("writing the report"):
-            write_report(output, known, *pairs, date=datetime.date.today(), uncertain=uncertain)
+            write_report(output, known, *pairs, date=datetime.date.today())
     say(*findings)
     legal: dict[str, Legal] = {}
     for _ in _counting(zip(*pairs, strict=True), legal):
@@ -88,7 +80,7 @@ def report(
     _print_legal(output, legal)
 
 
-def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
+def _study(name: str, workbook: str | None, output: str, catalog: str | None) -> None:
     """Run a study and write its report; ``list`` prints all studies."""
     import datetime
 
@@ -102,10 +94,8 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
             say(f"{known:18} {study_of(known).question}")
         return
     chosen = study_of(name)
-    if full and all(setting.long_run is None for setting in chosen.settings):
-        raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
     note_unread(catalog, workbook)
-    inputs = read_inputs(chosen, workbook, catalog, full)
+    inputs = read_inputs(chosen, workbook, catalog)
     with working(f"the study {chosen.name}"):
         outcome = chosen.analyse(inputs)
         if not is_page(output):

@@ -12,17 +12,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.schema import parts
-from xlperf.cli.command import (
-    Chosen,
-    Machines,
-    Sheets,
-    catalog_for,
-    command,
-    packed,
-    read_chosen,
-    read_one_kind,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, Machines, Sheets, catalog_for, command, read_chosen, read_one_kind, without_auto
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
@@ -42,18 +32,11 @@ from xlperf.cli.output import (
 from xlperf.cli.plans import plan_or_launched
 
 if TYPE_CHECKING:
-    from xlperf.explore.asked import Doubts
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.remedy import Diagnosed
 
 
-def _doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int) -> Doubts:
-    from xlperf.explore.asked import doubts
-
-    return doubts(robust, uncertain, draws, seed)
-
-
-@command(doubts=packed("doubts", "doubts", _doubts))
+@command()
 def search(
     plans: str,
     output: str | None,
@@ -64,7 +47,6 @@ def search(
     top: int,
     every: bool,
     probability: float,
-    doubts: Doubts,
     processes: int,
     chosen: Chosen,
     bounds: Bounds,
@@ -79,7 +61,7 @@ def search(
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
     known = catalog_for(catalog, plans, [row.plan for row in rows])
-    choice = Choice(objectives, limits, None if every else top, probability, doubts, processes, bounds)
+    choice = Choice(objectives, limits, None if every else top, probability, processes, bounds)
     with progress(0, "plans tried") as done:
         found = found_plans(rows, known, choice, done)
     say(*found.lines, err=True)
@@ -194,7 +176,6 @@ def uncertainty(
     draws: int,
     seed: int,
     limits: tuple[str, ...],
-    sobol: int,
     processes: int,
     chosen: Chosen,
     output: str | None,
@@ -218,7 +199,6 @@ def uncertainty(
         ranges=ranges,
         draws=draws,
         seed=seed,
-        sobol=sobol,
         processes=processes,
     )
     summary, effects = map(parts, study)

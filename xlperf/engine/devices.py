@@ -252,12 +252,9 @@ BLOCK = 16_384  # rows per call of the equations
 Progress = Callable[[int], None]
 
 
-def evaluate_designs(
-    designs: Table, catalog: Catalog, case: str = "base", placed: bool = False, progress: Progress | None = None
-) -> Table:
-    """Cost of every chiplet design by part (``chiplets_results``), in a case; ``placed`` counts whole dies on a grid,
-    slowly. A design without a good die has NaN and a reason; InputError for unknown names, missing values and dies
-    beyond the reticle.
+def evaluate_designs(designs: Table, catalog: Catalog, case: str = "base", progress: Progress | None = None) -> Table:
+    """Cost of every chiplet design by part (``chiplets_results``), in a case. A design without a good die has NaN and a
+    reason; InputError for unknown names, missing values and dies beyond the reticle.
     """
     schema = results_of("chiplets")
     designs = designs_with_devices(designs, catalog)
@@ -265,7 +262,7 @@ def evaluate_designs(
     for start in range(0, max(len(designs), 1), BLOCK):
         block = designs if len(designs) <= BLOCK else designs.take(slice(start, start + BLOCK))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            blocks.append(_block(block, catalog, case, placed))
+            blocks.append(_block(block, catalog, case))
         if progress is not None:
             progress(len(block))
     columns = {
@@ -290,7 +287,7 @@ def designs_with_devices(designs: Table, catalog: Catalog) -> Table:
     return Table("chiplets", columns, designs.place)
 
 
-def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> dict[str, np.ndarray]:
+def _block(designs: Table, catalog: Catalog, case: str) -> dict[str, np.ndarray]:
     def named(kind: str, column: str) -> Columns:
         none = np.full(len(designs), -1)
         rows = catalog.rows(kind, designs.text(column), designs, column) if column in designs else none
@@ -299,7 +296,7 @@ def _block(designs: Table, catalog: Catalog, case: str, placed: bool) -> dict[st
     design, package = columns_of(designs, case=case), named("packages", "package")
     node, base_node = named("process_nodes", "node"), named("process_nodes", "base_node")
     _refuse(designs, design_rules(design, node, base_node, package))
-    costs = design_cost(design, node, base_node, package, placed)
+    costs = design_cost(design, node, base_node, package)
     reason = np.full(len(designs), "", dtype=object)
     made, good = ~np.isnan(costs["raw_die_cost"]), ~np.isnan(costs["good_die_cost"])
     reason[np.isnan(costs["unit_cost"])] = "base dies or carrier do not fit on a wafer, or none is good"

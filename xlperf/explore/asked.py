@@ -30,9 +30,8 @@ from xlperf.explore.search import SHOWN, Effort, own_targets, search, stacked, w
 from xlperf.explore.solve import Solution, break_even, read_changes, solve_number, solve_plan, usual_changes, worth
 from xlperf.explore.space import grid
 from xlperf.explore.sweep import Best, Sweep, Swept, unmoved_words
-from xlperf.explore.uncertainty import MOST_DRAWN, Robust, Uncertainty, robust, sheet_ranges
-from xlperf.explore.uncertainty import SHOWN as DRAWN
-from xlperf.explore.vary import LATIN_HYPERCUBE, NAMING, Sampling, Varied, read_variation, vary_line
+from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
+from xlperf.explore.vary import LATIN_HYPERCUBE, NAMING, Sampling, Varied, read_variation
 
 TOP = 10  # plans of a sweep that an objective or a limit keeps by default [-]
 
@@ -130,7 +129,6 @@ def asked_uncertainty(
     ranges: bool,
     draws: int,
     seed: int,
-    sobol: int,
     processes: int,
 ) -> tuple[Table, Table]:
     """How sure a result of plans is, and the effect of each uncertain input."""
@@ -140,8 +138,6 @@ def asked_uncertainty(
     required = limits_of(table.kind, limits, "--limit", owned=True)
     wanted = objective_of(table.kind, result, "--result", owned=True)
     owned = are_owned(table.kind, [wanted.column.name, *(limit.column.name for limit in required)])
-    if sobol & (sobol - 1):
-        raise OptionError(f"--sobol takes a power of two, as 1024, got {sobol}")
     table = resolved(table)
     varied = (*asked.varied, *(sheet_ranges(table, catalog, asked.varied) if ranges else ()))
     if not varied and not asked.values and not band:
@@ -149,7 +145,7 @@ def asked_uncertainty(
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
     whole = Sweep(table, catalog, asked.values, varied, sampling, owned=owned)
     study = Uncertainty(whole, result, band, processes, tuple(required))
-    return study.summary(), study.effects(sobol)
+    return study.summary(), study.effects()
 
 
 def asked_worth(
@@ -209,33 +205,6 @@ def varied(
     return with_auto(table, asked.auto, "--vary"), values, (*alone, *asked.varied)
 
 
-class Doubts(NamedTuple):
-    """How plans are ordered under uncertainty: by which measure, with which uncertain inputs, in how many draws."""
-
-    measure: str | None
-    uncertain: Sequence[str]
-    draws: int
-    seed: int
-
-    def ordered(self, searched: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
-        """The plans of a search in robust order if it is asked for."""
-        if self.measure is None or not searched.found:
-            return Robust(searched, [], searched.words)
-        asked = read_variation(searched.plans.kind, [vary_line(text) for text in self.uncertain], "--uncertain")
-        if asked.auto or asked.values:
-            name = (*asked.auto, *asked.values)[0].replace("_", " ")
-            raise InputError(Fault("--uncertain", f"{name}: write a range, as x0.8..x1.2"))
-        choice = robust(searched, catalog, self.measure, asked.varied, self.draws, self.seed, top, processes)
-        return choice._replace(words=f"{choice.words}; {searched.words}")
-
-
-def doubts(robust: str | None, uncertain: Sequence[str], draws: int, seed: int) -> Doubts:
-    """The options of a robust choice in one."""
-    if uncertain and robust is None:
-        raise OptionError("--uncertain goes with --robust average, p90 or regret")
-    return Doubts(robust, uncertain, draws, seed)
-
-
 class Wanted(NamedTuple):
     """A plan that is searched, the values of its columns, and the numbers that are searched one by one."""
 
@@ -289,22 +258,23 @@ def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
 
 
 class Found(NamedTuple):
-    """Answers of searches and a line for each."""
+    """Results of searches and a line for each."""
 
-    answers: list[Robust]
+    answers: list[Search]
     lines: list[str]
+    points: list[Point]  # of each search, the values of columns of the catalog
 
     @property
     def complete(self) -> bool:
         """Whether every search has a feasible plan."""
-        return all(answer.found.found for answer in self.answers)
+        return all(answer.found for answer in self.answers)
 
     @property
     def sheets(self) -> list[FoundSheet]:
         """The feasible plans of each kind."""
-        legal = [answer for answer in self.answers if answer.found.found]
-        kinds = dict.fromkeys(answer.found.plans.kind for answer in legal)
-        return [FoundSheet.of([one for one in legal if one.found.plans.kind == kind]) for kind in kinds]
+        legal = [pair for pair in zip(self.answers, self.points, strict=True) if pair[0].found]
+        kinds = dict.fromkeys(answer.plans.kind for answer, _ in legal)
+        return [FoundSheet.of([pair for pair in legal if pair[0].plans.kind == kind]) for kind in kinds]
 
 
 class FoundSheet(NamedTuple):
@@ -312,19 +282,21 @@ class FoundSheet(NamedTuple):
 
     first: Search
     plans: Table
-    drawn: list[Part]  # statistics of draws, and what limits each plan
+    beside: list[Part]  # values of columns of the catalog, and what limits each plan
     results: Table
 
     @classmethod
-    def of(cls, answers: Sequence[Robust]) -> FoundSheet:
+    def of(cls, searched: Sequence[tuple[Search, Point]]) -> FoundSheet:
         """The plans of several searches below each other."""
-        noted = stacked([with_notes(answer.found.results, {0: answer.words}) for answer in answers])
-        drawn: list[Part] = [
-            (column, np.concatenate([answer.columns[place][1] for answer in answers]))
-            for place, (column, _) in enumerate(answers[0].columns)
+        answers = [answer for answer, _ in searched]
+        counts = [len(answer.plans) for answer in answers]
+        noted = stacked([with_notes(answer.results, {0: answer.words}) for answer in answers])
+        beside: list[Part] = [
+            (one.column, np.repeat(one.column.array([point[place][1] for _, point in searched]), counts))
+            for place, (one, _) in enumerate(searched[0][1])
         ]
-        drawn.append((LIMITED_BY, np.concatenate([answer.found.limited_by for answer in answers])))
-        return cls(answers[0].found, stacked([answer.found.plans for answer in answers]), drawn, noted)
+        beside.append((LIMITED_BY, np.concatenate([answer.limited_by for answer in answers])))
+        return cls(answers[0], stacked([answer.plans for answer in answers]), beside, noted)
 
     @property
     def goals(self) -> list[str]:
@@ -334,7 +306,7 @@ class FoundSheet(NamedTuple):
     @property
     def whole(self) -> list[Part]:
         """All columns."""
-        return [*parts(self.plans), *self.drawn, *parts(self.results)]
+        return [*parts(self.plans), *self.beside, *parts(self.results)]
 
     @property
     def shown(self) -> list[Part]:
@@ -343,10 +315,9 @@ class FoundSheet(NamedTuple):
         names = {"name", *first.searched, *(rival.column.name for rival in first.rivals)}
         names |= {target for target in TARGETS.values() if target in plans and len(set(plans[target].tolist())) > 1}
         inputs = [part for part in parts(plans) if part[0].name in names]
-        draws = [part for part in self.drawn if part[0].name in DRAWN or "." in part[0].name]
         reached = {part[0].name: part for part in parts(self.results)}
         order = dict.fromkeys([*self.goals, *(limit.column.name for limit in first.limits), *SHOWN[plans.kind]])
-        return [*inputs, *draws, *(reached[name] for name in order if name in reached), self.drawn[-1]]
+        return [*inputs, *self.beside[:-1], *(reached[name] for name in order if name in reached), self.beside[-1]]
 
 
 class Choice(NamedTuple):
@@ -356,7 +327,6 @@ class Choice(NamedTuple):
     limits: Sequence[str]
     top: int | None  # None for all
     probability: float
-    doubts: Doubts
     processes: int
     bounds: Bounds
 
@@ -371,25 +341,18 @@ def found_plans(rows: Sequence[Wanted], catalog: Catalog, choice: Choice, done: 
         if len(set(goals)) < len(goals):
             raise InputError(Fault("--objective", "the same result twice: give each once"))
     first, rivals = (*choice.objectives, "")[0], tuple(choice.objectives[1:])
-    number = MOST_DRAWN if choice.doubts.measure else top
-    answers, lines = [], []
+    answers, lines, points = list[Search](), list[str](), list[Point]()
     for row in rows:
         plan, changed = row.changed_for(catalog)
         needed = [*required[plan.kind], *own_targets(plan, probability)]
-        tried = search(
-            plan, changed, first, needed, row.values, number, done, None, choice.processes, rivals, **choice.bounds
+        answer = search(
+            plan, changed, first, needed, row.values, top, done, None, choice.processes, rivals, **choice.bounds
         )
-        answer = choice.doubts.ordered(tried, changed, None if rivals else top, choice.processes)
-        count = len(answer.found.plans)
-        searched: list[tuple[Column, np.ndarray]] = [
-            (one.column, np.full(count, value, dtype=object if one.is_text else np.float64))
-            for one, value in row.point
-            if one.sheet not in PLAN_TABLES
-        ]
-        answers.append(answer._replace(columns=[*searched, *answer.columns]))
+        answers.append(answer)
+        points.append([(one, value) for one, value in row.point if one.sheet not in PLAN_TABLES])
         label = ", ".join([plan_name(row.plan), *(one.words(value) for one, value in row.point)])
         lines.append(f"{label}: {answer.words}")
-    return Found(answers, lines)
+    return Found(answers, lines, points)
 
 
 class Goal(NamedTuple):

@@ -16,9 +16,9 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
 from xlperf.equations.hardware.power import heat_resistance, junction_temperature, outer_perimeter, stack_bandwidth
-from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
+from xlperf.explore.space import with_columns
 
 CHIP = "My chip"
 MARGIN = 0.02  # spare edge in stacks beyond the requested number, so that rounding loses none [-]

@@ -16,25 +16,13 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
-from xlperf.explore.fleet_mappings import CHUNKS, WHOLE, FleetMappings
-from xlperf.explore.fleet_plans import (
-    CHUNK,
-    COUNT,
-    DPA,
-    EP,
-    NEVER,
-    PP,
-    TP,
-    Demand,
-    Machines,
-    crossed,
-    replica_size,
-    with_columns,
-)
+from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, PP, TP, Demand, Machines, crossed, replica_size
+from xlperf.explore.fleet_pools import CHUNKS, WHOLE, FleetMappings
 from xlperf.explore.mappings import started
 from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import replicas_of
+from xlperf.explore.space import with_columns
 
 ENGINE = str(table_schema("inference").by_name["software"].default)  # serving engine for the comparison of accelerators
 BEST = 2  # mappings per accelerator that the search refines [-]

@@ -14,12 +14,13 @@ from xlperf.base.units import HOUR, MILLION, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.fleet_plans import COUNT, LOAD, Demand, Fleet, with_columns
+from xlperf.explore.fleet_plans import COUNT, LOAD, Demand, Fleet
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.money import hours_of, serving, sized
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import serve_answer, serving_ways
+from xlperf.explore.space import with_columns
 from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
 
 HOURS = "hours"  # table by hour beside an answer

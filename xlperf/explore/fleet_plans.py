@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,13 +14,13 @@ from xlperf.base.arrays import Array, coded, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import software_title, table_schema
+from xlperf.catalog.schema import software_title
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
-from xlperf.explore.space import divisors
+from xlperf.explore.space import divisors, with_columns
 from xlperf.interop.software import STACKS, engines_on, searched_engines
 
 ONE, TWO = "continuous", "disaggregated"
@@ -192,17 +192,6 @@ class Probed(NamedTuple):
         order = np.lexsort((self.plans.number(COUNT), self.need, self.fleet))
         keys = list(zip(*(self.plans[name][order].tolist() for name in columns), strict=True)) if len(order) else []
         return self.take(first_of_keys(order, keys, each))
-
-
-def with_columns(plans: Table, **columns: object) -> Table:
-    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows, and none is auto."""
-    known = table_schema(plans.kind).by_name
-    replaced = dict(plans.columns)
-    for name, value in columns.items():
-        kind = object if known[name].is_text else np.float64
-        replaced[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
-    auto = {name: mask for name, mask in plans.auto.items() if name not in columns}
-    return replace(plans, columns={name: replaced[name] for name in known if name in replaced}, auto=auto)
 
 
 def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:

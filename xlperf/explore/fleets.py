@@ -16,7 +16,6 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
-from xlperf.explore.fleet_mappings import CHUNKS, DECODE, PREFILL, STAGED, WHOLE
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COUNT,
@@ -40,11 +39,11 @@ from xlperf.explore.fleet_plans import (
     first_ways,
     replica_size,
     shared_loads,
-    with_columns,
 )
-from xlperf.explore.fleet_pools import SMALL, PoolSearch
+from xlperf.explore.fleet_pools import CHUNKS, DECODE, PREFILL, SMALL, STAGED, WHOLE, PoolSearch
 from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
+from xlperf.explore.space import with_columns
 
 OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 SPREAD = 6.0

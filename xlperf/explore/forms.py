@@ -37,8 +37,7 @@ from xlperf.catalog.schema import (
     viewed_columns,
 )
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.engine.tables import Progress
-from xlperf.engine.together import together
+from xlperf.engine.tables import Progress, together
 from xlperf.explore.chips import BESIDE, RATE, chip_answers, chip_row, chip_worth, frontier_of
 from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer

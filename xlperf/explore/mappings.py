@@ -1,13 +1,15 @@
-"""Values of ``auto``: degrees, batches, schedules, numbers of accelerators as sold; and plans that software starts."""
+"""Values of ``auto``: degrees, batches, schedules, numbers of accelerators as sold; plans that software starts, and its
+optional settings that make a plan faster.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +17,9 @@ from xlperf.base.arrays import Array, log2, octave_below, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
 from xlperf.engine.software import rules_of
-from xlperf.engine.together import in_block
+from xlperf.engine.tables import in_block
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     EXPERT_STAGE,
@@ -42,9 +45,15 @@ from xlperf.explore.space import (
     divisors,
     powers_of_two,
     space_of,
+    with_columns,
 )
+from xlperf.interop.launch_stacks import flags
 from xlperf.interop.launch_start import Shape
 from xlperf.interop.software import STACKS, stack_of_software
+
+if TYPE_CHECKING:
+    from xlperf.explore.objectives import Search
+
 
 MOST_MICRO_BATCH = 64.0  # largest trial micro batch if the global batch is blank [-]
 POOL_PARTS = 16.0  # least number of steps in which the size of a separate pool varies [-]
@@ -513,3 +522,36 @@ def shape_of(plan: Table, catalog: Catalog) -> Shape:
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     model = {name: values[row] for name, values in models.columns.items() if values[row] == values[row]}
     return Shape(model, float(server_sizes(plan, catalog)[0][0]))
+
+
+SWITCHES: Mapping[str, Mapping[str, float | str]] = {
+    "training": {"compiled": 1.0, "attention": "flash", "tensor_overlap": "all", "cross_entropy": "fused",
+                 "data_overlap": 1.0, "pipeline_overlap": 1.0, "graphs": "layers"},
+    "inference": {"graphs": 1.0},
+}  # fmt: skip
+"""Optional settings of the software, switched on."""
+MINIMISED = {"training": "step_time", "inference": "latency"}
+"""Result that they make smaller, by kind of plan: at fixed requests in flight, latency determines throughput."""
+_WORTH = 0.005  # least relative speedup for which a setting is switched on [-]
+
+
+def flagged(software: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """The settings, by column, that the stack of a software has a flag for."""
+    stack = stack_of_software(software)
+    known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
+    return {name: word for name, word in wanted.items() if (name, word) in known}
+
+
+def switched(searched: Search, catalog: Catalog, switches: Mapping[str, float | str]) -> Search:
+    """The best plan with the settings that make it faster, fit, and that its software starts."""
+    best = searched.taken(np.zeros(1, dtype=np.int64))
+    name = MINIMISED[best.plans.kind]
+    for setting, value in switches.items():
+        if best.plans.filled(setting)[0] == value:
+            continue
+        plan = with_columns(best.plans, **{setting: value})
+        results = evaluate(plan, catalog)
+        gain = best.results.number(name)[0] / results.number(name)[0] - 1.0
+        if gain > _WORTH and results.number("fits")[0] == 1.0 and not refused_reasons(plan, catalog)[0]:
+            best = replace(best, plans=plan, results=results)
+    return best

@@ -22,6 +22,7 @@ from xlperf.equations.serving.vision import encode_pool_size
 from xlperf.explore import fleet_plans
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 from xlperf.explore.search import stacked
+from xlperf.explore.space import with_columns
 
 OWN, RENT, BOTH = "own", "rent", "both"
 
@@ -39,7 +40,7 @@ def stated_prices(form: Table) -> dict[str, float]:
 def with_prices(plans: Table, form: Table) -> Table:
     """Plans with the prices of :func:`stated_prices`."""
     stated = stated_prices(form)
-    return fleet_plans.with_columns(plans, **stated) if stated else plans
+    return with_columns(plans, **stated) if stated else plans
 
 
 class Hours(NamedTuple):
@@ -274,7 +275,7 @@ def as_asked(form: Table, fleets: list[fleet_plans.Fleet], catalog: Catalog) -> 
     rows = np.flatnonzero((shares < loads) & np.isnan(form.number(fleet_plans.LOAD)[0]))
     if not len(rows):
         return fleets
-    plans = fleet_plans.with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
+    plans = with_columns(stacked([fleets[row].plan for row in rows]), concurrency=shares[rows])
     results, shown = evaluate(plans, catalog), list(fleets)
     for place, row in enumerate(rows):
         own = results.take([place])

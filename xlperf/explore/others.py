@@ -14,13 +14,14 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.together import together
-from xlperf.explore.fleet_plans import DEGREES, way_words, with_columns
+from xlperf.engine.tables import together
+from xlperf.explore.fleet_plans import DEGREES, way_words
 from xlperf.explore.fleet_pools import STATE
-from xlperf.explore.halves import in_halves
 from xlperf.explore.objectives import Answer, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import fills_a_copy, search_of, serving_ways, stated_entries, way_answers
+from xlperf.explore.space import with_columns
+from xlperf.explore.workers import in_halves
 
 OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
 """Accelerators to compare an answer with, if the catalog has them."""

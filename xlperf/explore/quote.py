@@ -29,10 +29,10 @@ from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.equations.plan.serving_plan import accepted_tokens
-from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name, short_number
 from xlperf.explore.search import search
+from xlperf.explore.space import with_columns
 from xlperf.explore.train import SEARCHED, best_mapping
 from xlperf.interop.checkpoints import AUTO, formats_of_checkpoint
 

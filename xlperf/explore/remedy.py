@@ -30,11 +30,10 @@ from xlperf.explore.causes import (
     with_exact_names,
 )
 from xlperf.explore.diagnose import Diagnosis, Measured, diagnose, measured_of, ratio_band, read_measured
-from xlperf.explore.mappings import shape_of
+from xlperf.explore.mappings import MINIMISED, SWITCHES, shape_of, switched
 from xlperf.explore.objectives import GOOD, LARGER, Search, short_name
 from xlperf.explore.search import search
 from xlperf.explore.space import TooMany
-from xlperf.explore.switches import OBJECTIVE, SWITCHES, switched
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
@@ -88,7 +87,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     except TooMany:
         words = "remedy: this plan has too many mappings to try them all; xlperf search tries some"
         return Remedy(plan, before, before, False, (words,))
-    name = OBJECTIVE[plan.kind]
+    name = MINIMISED[plan.kind]
     if result.kind == GOOD:
         result = switched(result, catalog, SWITCHES[plan.kind])
     old, new = (float(results.number(name)[0]) for results in (before, result.results))
@@ -124,7 +123,7 @@ def _best(plan: Table, catalog: Catalog) -> Search:
         return best_mapping(_opened(plan, SEARCHED), catalog)
     pooled = str(plan.filled("mode")[0]) == POOLED
     names = (*SERVING, *(POOLS if pooled else ()))
-    return search(_opened(plan, names), catalog, OBJECTIVE[plan.kind], most=MOST)
+    return search(_opened(plan, names), catalog, MINIMISED[plan.kind], most=MOST)
 
 
 def _opened(plan: Table, names: Sequence[str]) -> Table:
@@ -197,7 +196,7 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
         for reading in whole
         if mean_of(reading.column.name) in ("ttft", "tpot", "step_time", *LARGER)
     ]
-    for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
+    for name in dict.fromkeys(names or [MINIMISED[kind]]):
         column = before.schema.by_name[name]
         factor = unit_of(column).factor
         old, new = (float(results.number(name)[0]) for results in (before, after))

@@ -22,10 +22,11 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.trust import BADGES
 from xlperf.equations.serving.sessions import mean_rollout_length, unfinished_share, weibull_scale
-from xlperf.explore.fleet_plans import COUNT, with_columns
+from xlperf.explore.fleet_plans import COUNT
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
+from xlperf.explore.space import with_columns
 from xlperf.explore.train import SEARCHED, best_mapping, in_whole_batches
 
 SPLITS = "splits"  # table of splits beside an answer

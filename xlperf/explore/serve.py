@@ -22,7 +22,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.prices import PLAN_PRICES
 from xlperf.engine.software import computed_formats, has_parts
-from xlperf.engine.together import together
+from xlperf.engine.tables import together
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore import money
 from xlperf.explore.fleet_plans import (
@@ -38,14 +38,14 @@ from xlperf.explore.fleet_plans import (
     first_ways,
     in_slices,
     way_words,
-    with_columns,
 )
 from xlperf.explore.fleet_pools import STATE
 from xlperf.explore.fleets import FleetSearch
-from xlperf.explore.halves import in_halves
 from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name, short_of_memory
-from xlperf.explore.owning import SURE, owning_answer, unread_score
 from xlperf.explore.search import stacked
+from xlperf.explore.space import with_columns
+from xlperf.explore.uncertainty import SURE, owning_answer, unread_score
+from xlperf.explore.workers import in_halves
 from xlperf.interop.checkpoints import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"

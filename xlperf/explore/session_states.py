@@ -15,9 +15,10 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving import sessions as equations
-from xlperf.explore.fleet_plans import COUNT, replica_size, with_columns
+from xlperf.explore.fleet_plans import COUNT, replica_size
 from xlperf.explore.mappings import started
 from xlperf.explore.search import stacked
+from xlperf.explore.space import with_columns
 from xlperf.interop.logs import Trace, read_trace
 
 TIERS = ("host", "drive", "remote")

@@ -18,7 +18,7 @@ from xlperf.base.units import MILLION, YEAR, percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table
-from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, replica_size, with_columns
+from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, replica_size
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.serve import serve_answer, serving_each
@@ -35,6 +35,7 @@ from xlperf.explore.session_states import (
     tiers_of,
     whole,
 )
+from xlperf.explore.space import with_columns
 
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
@@ -218,8 +219,8 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     )
     words = [f"{one.name}: {one.size / _GIGA:,.0f} GB at {one.bandwidth / _GIGA:,.0f} GB/s each" for one in tiers]
     answer["tiers_used"] = "; ".join(words) or "no tier outside the accelerators"
-    answer["answer"] = _sentence(form, answer, best, sessions)
-    tables = {"memory": memory, "tiers": _tiers(sessions, copy, tiers, state, shares)}
+    answer["answer"] = _sentence(form, answer, best)
+    tables = {"memory": memory, "tiers": _tiers(copy, tiers, state, shares)}
     return answer | {TABLES: tables, FLEET: best.fleet}
 
 
@@ -264,7 +265,7 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
     return Table.of_lines("sessions_memory", lines), of_next, cheapest
 
 
-def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
+def _tiers(copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
     sizes = [copy.tokens * copy.token_size, *(tier.size for tier in tiers)]
     columns = {
         "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object),
@@ -287,7 +288,7 @@ def _limit(form: Table, sessions: Sessions, copy: Copy, state: State) -> str:
     return f"{max(used, key=lambda words: used[words])} is the limit"
 
 
-def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> str:
+def _sentence(form: Table, answer: Answer, best: Choice) -> str:
     accelerator, model = short_name(form.stated_word("accelerator")), form.stated_word("model")
     size, copies = answer["copy_size"], answer["copies"]
     many = f"{answer['sessions_per_accelerator']:,.1f} sessions of {model} per {accelerator}"

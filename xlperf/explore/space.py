@@ -371,3 +371,14 @@ def space_of(
     space = Space(base, settled, asked, model, longest, rules, most, counts, part=part)
     space.count(len(base))
     return space
+
+
+def with_columns(plans: Table, **columns: object) -> Table:
+    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows, and none is auto."""
+    known = plans.schema.by_name
+    replaced = dict(plans.columns)
+    for name, value in columns.items():
+        kind = object if known[name].is_text else np.float64
+        replaced[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
+    auto = {name: mask for name, mask in plans.auto.items() if name not in columns}
+    return replace(plans, columns={name: replaced[name] for name in known if name in replaced}, auto=auto)

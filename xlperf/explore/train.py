@@ -25,13 +25,20 @@ from xlperf.engine.tables import fitting, numbers
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore import objectives
 from xlperf.explore.candidates import Candidates, candidates, uneven_chunks
-from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of, started
+from xlperf.explore.mappings import (
+    MOST_ACCELERATORS,
+    flagged,
+    refused_reasons,
+    server_sizes,
+    sold_counts,
+    stacks_of,
+    started,
+    switched,
+)
 from xlperf.explore.money import cost_words, fastest_fed, hours_of, lacking_words, run_beyond_power, stated_prices
-from xlperf.explore.owning import owned_run
 from xlperf.explore.search import ranked, stacked
-from xlperf.explore.space import divides, divisors, powers_of_two
-from xlperf.explore.switches import flagged, switched
+from xlperf.explore.space import divides, divisors, powers_of_two, with_columns
+from xlperf.explore.uncertainty import owned_run
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",

@@ -1,8 +1,10 @@
-"""Results under uncertainty: seeded draws of uncertain inputs and calibration bands, and sensitivity indices."""
+"""Results under uncertainty: seeded draws of uncertain inputs and calibration bands, the input that decides; and how
+many accelerators of a fleet or a run to own at the band of its time, and the worth of a measured run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
@@ -10,18 +12,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, divide, log
 from xlperf.base.errors import InputError
-from xlperf.base.units import percent
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import factorise
-from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
+from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
+from xlperf.engine.learning import ends_after_a_run
 from xlperf.engine.software import peak_names
+from xlperf.equations.cost.tco import owning_regret
 from xlperf.explore import vary
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
-from xlperf.explore.objectives import TIMES, Limit, Search, band_factor, is_rate, objective_of
+from xlperf.explore.money import FleetSize, Hours
+from xlperf.explore.objectives import TABLES, TIMES, Answer, Limit, band_factor, is_rate, objective_of
 from xlperf.explore.sweep import BLOCK, Sweep
+from xlperf.explore.vary import normal_scores
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
@@ -32,7 +37,7 @@ SHARED = {"training": 0.08, "inference": 0.27}
 logarithms of predicted over published step times (1,301 rows) and times per token (2,222 rows). [-]
 """
 CLASSES = 20  # classes of an input's values, each with its own best plan [-]
-_SURE = 0.9
+_USABLE = 0.9
 _BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 
 
@@ -162,7 +167,7 @@ class Uncertainty:
                     "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
                     **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
                     "probability_fits": (fits == 1.0).mean(axis=1),
-                    "probability_best": _probability_best(best),
+                    "probability_best": (best / np.maximum(best.sum(axis=0), 1)).mean(axis=1),
                     "probability_beats_first": (usable < usable[:1]).mean(axis=1),
                 },
             )
@@ -182,7 +187,7 @@ class Uncertainty:
         doi:10.1177/0272989X12465123.
         """
         losses = self._losses(*self.draws)
-        usable = losses[np.isfinite(losses).mean(axis=1) > _SURE]
+        usable = losses[np.isfinite(losses).mean(axis=1) > _USABLE]
         count, number = len(self.inputs), losses.shape[1]
         if len(usable) < 2 or number < CLASSES:
             return np.zeros(count)
@@ -206,14 +211,13 @@ class Uncertainty:
             middle = np.arange(len(losses)), np.full((self.sweep.num_inputs, 1), 0.5), self._scores
             values, fits = self._piece(middle)
             usable_losses = self._losses(values / unit_of(self.column).factor, fits)
-            usable_losses = usable_losses[np.isfinite(usable_losses).mean(axis=1) > _SURE]
+            usable_losses = usable_losses[np.isfinite(usable_losses).mean(axis=1) > _USABLE]
             result[-1] = gain(np.arange(number), usable_losses) if len(usable_losses) > 1 else 0.0
         return result
 
-    def effects(self, number: int = 0) -> Table:
+    def effects(self) -> Table:
         """``input_effects``, the largest swing of each plan first: the result with one input at its 5th and 95th
-        percentile and all others at their median, Sobol indices from ``number`` base samples, and the value of knowing
-        it before the choice of a plan.
+        percentile and all others at their median, and the value of knowing it before the choice of a plan.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
         # Two draws per input: it alone at its 5th and at its 95th percentile, all others at their medians
@@ -221,7 +225,6 @@ class Uncertainty:
         for place in range(count):
             shares[place, 2 * place : 2 * place + 2] = 0.05, 0.95
         ends, _ = self._inputs_at(shares)
-        first, total = self._sobol(number) if number else (np.full((plans, count), np.nan),) * 2
         low, high = ends[:, 0::2], ends[:, 1::2]
         swing = np.abs(high - low)
         # Inputs of each plan by the swing of its result
@@ -242,8 +245,6 @@ class Uncertainty:
                 "result_low": flat(low),
                 "result_high": flat(high),
                 "swing": flat(swing),
-                "first_order_index": flat(first),
-                "total_index": flat(total),
                 "value_of_measuring": self.values_of_measuring()[order].ravel(),
             },
         )
@@ -252,28 +253,6 @@ class Uncertainty:
         """The result with all inputs at quantiles, the band last, (plans, draws)."""
         scores = np.broadcast_to(vary.normal_scores(shares[-1]), (len(self.sweep.plans), shares.shape[1]))
         return self._at(shares[: self.sweep.num_inputs], scores if self.banded else None)
-
-    def _sobol(self, number: int) -> tuple[Array, Array]:
-        """First-order and total Sobol indices, (plans, inputs)."""
-        from scipy.stats import sobol_indices  # slow to import
-
-        count = len(self.inputs)
-        sampling = vary.Sampling(number, vary.RANDOM, self.sampling.seed)
-        index = np.arange(number)
-        first_shares, second_shares = (
-            np.array([vary.uniforms(sampling, 2 * place + turn, index) for place in range(count)]) for turn in (0, 1)
-        )
-        mixed = [np.where(np.arange(count)[:, None] == place, second_shares, first_shares) for place in range(count)]
-        values, _ = self._inputs_at(np.concatenate([first_shares, second_shares, *mixed], axis=1))
-        parts = values.reshape(len(values), count + 2, number)
-        results = []
-        for row in parts:
-            row = row - row.mean()
-            results.append(sobol_indices(func={"f_A": row[:1], "f_B": row[1:2], "f_AB": row[2:, None]}, n=number))
-        first, total = (
-            np.array([np.ravel(getattr(index, name)) for index in results]) for name in ("first_order", "total_order")
-        )
-        return first, total
 
 
 def usual_ranges(plans: Table, catalog: Catalog) -> tuple[vary.Varied, ...]:
@@ -317,90 +296,104 @@ def _names(plans: Table) -> np.ndarray:
     return np.array([name or f"plan {row}" for row, name in enumerate(names, start=1)], dtype=object)
 
 
-MOST_DRAWN = 5_000  # most plans of a search that are drawn, the best by the prediction [-]
-FUTURES = 1_000  # default draws of each plan [-]
-APART = 0.8  # probability of one plan to be better than another from which the two are distinguishable [-]
-SHOWN = shown_columns("uncertainty", "robust")
+OWNING = "owning"
+UNREAD = {"tpot": (0.48, 0.9), "step_time": (0.43, 0.75)}
+"""Median and spread of times of runs that no fit had read (633 per token, 454 per step), in standard scores of bands
+without their publisher: the median one is above the prediction, and 80 % are below a score of 1.24 and 1.06. [-]
+"""
+SURE = 0.8  # probability with which a fleet should be large enough, or a run end in time [-]
+_NEEDS, _RUNS, _AFTER = (np.linspace(0.5 / count, 1.0 - 0.5 / count, count) for count in (199, 19, 39))
+"""Equally likely needs, outcomes of a measured run, and needs after one, as probabilities. [-]"""
+_ROWS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # probabilities that the numbers of the table are enough [-]
 
 
-class Robust(NamedTuple):
-    """Plans in robust order."""
+def unread_score(probability: float | Array, name: str = "tpot") -> Array:
+    """Standard score of a band that a run which no fit has read stays below with a probability. [-]
 
-    found: Search  # with the plans in this order
-    columns: list[tuple[Column, Array]]  # statistics of each plan's draws, in the unit of the objective
-    words: str  # the criterion, and how many of the first five are indistinguishable
-
-
-def robust(
-    searched: Search,
-    catalog: Catalog,
-    measure: str,
-    varied: Sequence[vary.Varied] = (),
-    draws: int = FUTURES,
-    seed: int = 0,
-    top: int | None = None,
-    processes: int = 1,
-) -> Robust:
-    """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
-
-    Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A
-    number of accelerators to minimise precedes the ``measure``: "average", "p90" (the 90th percentile) or "regret" (the
-    least mean regret). ``varied``: uncertain numbers beside the bands of the calibration.
+    >>> unread_score(np.array([0.5, 0.8])).round(2).tolist()
+    [0.48, 1.24]
     """
-    plans = searched.plans.take(slice(MOST_DRAWN))
-    name, larger = searched.objective.column.name, searched.objective.larger
-    sampling = vary.Sampling(draws, vary.LATIN_HYPERCUBE, seed)
-    study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, searched.limits)
-    values, fits = study.draws
-    # Loss of each plan in each draw, infinite where it does not fit, and its distance from the best plan of the draw
-    usable = np.where(fits == 1.0, values, np.nan)
-    loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
-    best = loss.min(axis=0)
-    with np.errstate(all="ignore"):
-        regret = np.where(np.isfinite(loss), np.abs(loss - best) / np.abs(best), np.nan)
-    probable = (fits == 1.0).mean(axis=1)
-    p90 = np.sort(loss, axis=1)[:, min(int(np.ceil(_SURE * draws)), draws) - 1]
-    measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
-    # Order: plans that fit surely, then the lead (a number of accelerators), then the measure, then as searched
-    score = np.where(probable >= _SURE, measures[measure], np.inf)
-    score = np.where(np.isnan(score), np.inf, score)
-    lead = np.zeros(len(score))
-    if searched.lead is not None:
-        lead = plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
-    order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
-    first, factor = loss[order[0]], unit_of(searched.objective.column).factor
-    table = {
-        "mean": _mean(usable) * factor,
-        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
-        "mean_regret": measures["regret"],
-        "probability_fits": probable,
-        "probability_best": _probability_best(loss == best),
-        "probability_beats_first": (loss < first).mean(axis=1),
+    median, spread = UNREAD[name]
+    return median + spread * normal_scores(np.asarray(probability))
+
+
+def owning_answer(size: FleetSize, hours: Hours, plan: Table, results: Table, month: float) -> Answer:
+    """The number to own, its regret, and what a run of the plan would take off it; with the table by number owned."""
+
+    def needs(factors: Array) -> Array:
+        return np.array([sum(size.whole(further / size.longer)[1]) for further in factors.tolist()])
+
+    owned = _owned(needs, hours, plan, results, "tpot")
+    return {
+        TABLES: {OWNING: Table("serve_owning", owned.table("monthly_cost", "monthly_regret", month))},
+        "accelerators_to_own": owned.number,
+        "monthly_regret": month * owned.least,
+        "run_worth": month * owned.saved,
     }
-    declared = table_schema("uncertainty").by_name
-    of_objective = {key: replace(declared[key], unit=searched.objective.column.unit) for key in ("mean", "p90")}
-    columns = [(of_objective.get(key, declared[key]), values[order]) for key, values in table.items()]
-    chosen = searched.taken(order)
-    how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
-    words = f"{how} of the first {len(plans):,} in {draws:,} draws"
-    if np.isinf(score[order[0]]):
-        limits = " and keeps the limits" if searched.limits else ""
-        words += f"; none of them fits{limits} in {percent(_SURE, 0)} of the draws"
-    # Runners-up that the first plan leads in too few draws to be told apart
-    ahead = (first < loss[order[1:5]]).mean(axis=1)
-    alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
-    if alike > 1:
-        words += f"; the first {alike} cannot be told apart: the first leads in less than {percent(APART, 0)} of draws"
-    return Robust(chosen, columns, words)
 
 
-def _probability_best(best: np.ndarray) -> Array:
-    """Share of the draws in which each plan is among the best, which share a draw, (plans, draws)."""
-    return np.asarray((best / np.maximum(best.sum(axis=0), 1)).mean(axis=1))
+def owned_run(count: float, unit: float, time: float, date: float, hours: Hours, plan: Table, results: Table) -> Answer:
+    """The same of a training run that ends at a date [s] if the missing accelerators are rented, and the time
+    that the run keeps with a probability of 80 %. ``count`` accelerators take the predicted ``time`` [s], which falls
+    as their number grows in steps of ``unit``.
+    """
+
+    def needs(factors: Array) -> Array:
+        return np.ceil(count * time / date * factors / unit * (1.0 - 1e-9)) * unit
+
+    owned = _owned(needs, hours, plan, results, "step_time")
+    return {
+        TABLES: {OWNING: Table("train_owning", owned.table("run_cost", "run_regret", date))},
+        "accelerators_to_own": owned.number,
+        "run_regret": date * owned.least,
+        "run_worth": date * owned.saved,
+        "run_time_sure": time * float(band_factor(results, "step_time", unread_score(SURE, "step_time"))[0]),
+    }
 
 
-def _mean(values: Array) -> Array:
-    """Mean of the numbers of each row; NaN if there is none."""
-    known = ~np.isnan(values)
-    with np.errstate(all="ignore"):
-        return np.asarray(np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1))
+class _Owned(NamedTuple):
+    """Numbers of accelerators to own for needs that are not known when they are bought."""
+
+    needs: Array  # equally likely needs [-]
+    hours: Hours
+    number: float  # the number of the least mean regret [-]
+    least: float  # its regret [USD/s]
+    saved: float  # regret that a measured run takes off [USD/s]
+
+    def table(self, cost: str, regret: str, seconds: float) -> dict[str, Array]:
+        """Cost and regret of some numbers over a time [s], under their names."""
+        shown = np.array([self.number, *np.quantile(self.needs, _ROWS, method="inverted_cdf")])
+        chosen = np.unique(shown[~np.isnan(shown)])
+        hours, further = self.hours, self.needs - chosen[:, None]
+        lost = owning_regret(chosen[:, None], self.needs, hours.owned, hours.rented).mean(axis=1)
+        rented = np.maximum(further, 0.0).mean(axis=1)
+        return {
+            "owned": chosen,
+            "enough_share": (further <= 0.0).mean(axis=1),
+            "idle": np.maximum(-further, 0.0).mean(axis=1),
+            "rented": rented,
+            cost: seconds * (hours.owned * chosen + hours.rented * rented),
+            regret: seconds * lost,
+        }
+
+
+def _owned(needs_of: Callable[[Array], Array], hours: Hours, plan: Table, results: Table, name: str) -> _Owned:
+    """The number to own if the accelerators that are needed follow from factors on a predicted time."""
+    needs = needs_of(band_factor(results, name, unread_score(_NEEDS, name)))
+    least, number = _least(needs, hours)
+    # A run fixes the middle, which nobody knows before it, and narrows the band around it.
+    logs = np.stack([log(results.number(f"{name}_{end}") / results.number(name)) for end in ("low", "high")])
+    narrow = float(divide(ends_after_a_run(plan, results.columns, name, logs), logs).mean())
+    median, spread = UNREAD[name]
+    middles = median + np.sqrt(np.maximum(spread**2 - narrow**2, 0.0)) * normal_scores(_RUNS)
+    scores = middles[:, None] + narrow * normal_scores(_AFTER)
+    after = [_least(needs_of(band_factor(results, name, one)), hours)[0] for one in scores]
+    return _Owned(needs, hours, number, least, max(least - float(np.mean(after)), 0.0))
+
+
+def _least(needs: Array, hours: Hours) -> tuple[float, float]:
+    """Least mean regret [USD/s] and the number to own that has it; NaN if owning or renting has no known cost."""
+    numbers = np.unique([0.0, *needs])
+    regret = owning_regret(numbers[:, None], needs, hours.owned, hours.rented).mean(axis=1)
+    best = int(np.argmin(regret))
+    return float(regret[best]), float(numbers[best]) if regret[best] == regret[best] else np.nan

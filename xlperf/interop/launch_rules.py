@@ -13,7 +13,16 @@ from xlperf.base.resources import stack_rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.interop.checkpoints import contradicted, described_models, meant_model, named_model
+from xlperf.interop.checkpoints import (
+    contradicted,
+    described_models,
+    first_passes,
+    mean_lengths,
+    meant_model,
+    named_model,
+    row_of,
+    serving_precision,
+)
 from xlperf.interop.config_rules import (
     CONFIG_RULES,
     RECOMPUTED,
@@ -26,7 +35,6 @@ from xlperf.interop.config_rules import (
 )
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_serving import first_passes, mean_lengths, row_of, serving_precision
 from xlperf.interop.launch_stacks import kind_of, kind_of_stack, software_of, stacks
 from xlperf.interop.software import STACKS, software_defaults
 

@@ -29,7 +29,6 @@ from xlperf.explore.asked import (
     asked_sweep,
     asked_uncertainty,
     asked_worth,
-    doubts,
     found_plans,
     solve_goal,
     solved_plans,
@@ -213,7 +212,6 @@ def sweep(
 def search(
     plan: Plans, catalog: GivenCatalog = None, objective: Texts = (), limit: Texts = (), top: int = 10, *,
     limits: Texts = (), vary: Vary = (), mapping: bool = False, all: bool = False, probability: float = 0.5,
-    robust: Literal["average", "p90", "regret"] | None = None, uncertain: Texts = (), draws: int = 1000, seed: int = 0,
     processes: int | None = None, inputs: bool = True, most: int | None = None,
     most_accelerators: int = int(MOST_ACCELERATORS),
 ) -> Result:  # fmt: skip
@@ -224,14 +222,13 @@ def search(
     feasible plan instead of the ``top`` ones.
     """
     table = table_of(frame_of(plan))
-    doubt = doubts(robust, texts_of("--uncertain", uncertain), draws, seed)
     known, notes = catalog_for(catalog, table)
     rows = wanted_plans([table], lines_of(vary), mapping, "plans")
     goals = [] if objective == "" else texts_of("--objective", objective)
     bounds = [*texts_of("--limit", limit), *texts_of("--limit", limits)]
     number = None if all else whole_number("--top", top)
     tried = _bounds(most, most_accelerators)
-    choice = Choice(goals, bounds, number, probability, doubt, processes or all_processes(), tried)
+    choice = Choice(goals, bounds, number, probability, processes or all_processes(), tried)
     with progress(0, "plans tried") as done:
         found = found_plans(rows, known, choice, done)
     content = Content([], [], "\n".join(found.lines), notes, found=found.complete, catalog=known)
@@ -316,7 +313,7 @@ def diagnose(
 
 def uncertainty(
     plans: Plans, result: str, vary: Vary = (), catalog: GivenCatalog = None, *, band: bool = True,
-    ranges: bool = True, draws: int = 10_000, seed: int = 0, limit: Texts = (), sobol: int = 0,
+    ranges: bool = True, draws: int = 10_000, seed: int = 0, limit: Texts = (),
     processes: int | None = None,
 ) -> Result:  # fmt: skip
     """How sure a result is, which plan is likely better, and, in the table ``inputs``, which input decides.
@@ -333,7 +330,7 @@ def uncertainty(
 
     summary, effects = asked_uncertainty(
         table, known, resolved, result, lines_of(vary), texts_of("--limit", limit), band=band, ranges=ranges,
-        draws=whole_number("--draws", draws), seed=seed, sobol=sobol, processes=processes or all_processes(),
+        draws=whole_number("--draws", draws), seed=seed, processes=processes or all_processes(),
     )  # fmt: skip
     return Result.of(Content(parts(summary), parts(summary), notes=notes, tables={"inputs": parts(effects)}))
 

@@ -39,13 +39,12 @@ _ALTERNATIVES = " | "
 class Setting:
     """A value that a reader may change in the sheet ``study``; ``kind`` is number, text, numbers or texts.
 
-    A cell lists values with commas between. ``long_run`` is the value under ``--full``, if another.
+    A cell lists values with commas between.
     """
 
     name: str
     kind: str
     default: SettingValue
-    long_run: SettingValue | None
     unit: str
     meaning: str
 
@@ -223,8 +222,7 @@ def _expanded(line: Mapping[str, str], numbers: Container[str]) -> list[dict[str
 
 def _setting(line: Mapping[str, str]) -> Setting:
     name, kind = line["setting"].replace(" ", "_"), line["kind"]
-    long_run = setting_value(kind, line["long run"]) if line["long run"] else None
-    return Setting(name, kind, setting_value(kind, line["value"]), long_run, line["unit"], line["meaning"])
+    return Setting(name, kind, setting_value(kind, line["value"]), line["unit"], line["meaning"])
 
 
 def setting_value(kind: str, text: object, number: Callable[[object], float] | None = None) -> SettingValue:
@@ -489,9 +487,7 @@ def study_workbook(name: str) -> Path:
     return resources.template("studies") / f"{name}.xlsx"
 
 
-def read_inputs(
-    study: Study, path: str | Path | None = None, catalog: str | Path | None = None, full: bool = False
-) -> Inputs:
+def read_inputs(study: Study, path: str | Path | None = None, catalog: str | Path | None = None) -> Inputs:
     """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name."""
     source = Path(path) if path is not None else study_workbook(study.name)
     settings, faults = _settings(study, source)
@@ -507,8 +503,6 @@ def read_inputs(
     merged = with_rows(load_catalog(catalog), tables)
     faults = name_faults(plans, merged)
     raise_faults(faults)
-    if full:
-        settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
     return Inputs(merged, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
 
 

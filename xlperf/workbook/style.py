@@ -119,11 +119,11 @@ def drop_down(sheet: Any, area: str, choices: str, **options: Any) -> None:
     sheet.add_data_validation(choice)
 
 
-def colour_scale(sheet: Any, area: str, low: str, middle: str, high: str) -> None:
+def colour_scale(sheet: Any, area: str) -> None:
     """Colour cells by their value, around the median."""
     make: Any = ColorScaleRule
     ends = {"start_type": "min", "mid_type": "percentile", "mid_value": 50, "end_type": "max"}
-    rule = make(start_color=f"FF{low}", mid_color=f"FF{middle}", end_color=f"FF{high}", **ends)
+    rule = make(start_color="FFF7FAFC", mid_color="FFB9D3EE", end_color="FF7FB2E5", **ends)
     sheet.conditional_formatting.add(area, rule)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div, divide, power
+from xlperf.base.arrays import Array, Columns, Numeric, array, ceil_div, power
 from xlperf.equations.cost import dies
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
@@ -50,9 +50,7 @@ class _Package(NamedTuple):
     layers: Array  # Price factor of the substrate's layers [-]
 
 
-def design_cost(
-    design: Columns, node: Columns, base_node: Columns, package: Columns, placed: bool = False
-) -> dict[str, Array]:
+def design_cost(design: Columns, node: Columns, base_node: Columns, package: Columns) -> dict[str, Array]:
     """Cost of a module by part, one-time costs, price and carbon: columns of the sheet ``chiplets_results``."""
     num_dies, num_base, stacks, dummies = (
         design.num_dies,
@@ -62,8 +60,8 @@ def design_cost(
     )
     based, stacked = num_base > 0.0, package.structure == STACKED
     area, base_area = _die_area(design, package), np.where(based, design.base_area, 0.0)
-    chip = _dies(design, node, area, design.die_width, placed, harvested=True)
-    base = _base_dies(design, base_node, placed)
+    chip = _dies(design, node, area, design.die_width, harvested=True)
+    base = _base_dies(design, base_node)
     # Parts on the carrier, and their area [mm2]; memory beside it is soldered to the board after the test.
     inside = np.where(design.stack_area > 0.0, stacks, 0.0)
     on_carrier = np.where(stacked, 0.0, num_dies) + num_base + inside + dummies
@@ -160,12 +158,12 @@ def _die_yield(design: Columns, node: Columns, area: Array, harvested: bool) -> 
     return np.where(units, enough, perfect)
 
 
-def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: bool, harvested: bool) -> _Dies:
+def _dies(design: Columns, node: Columns, area: Array, width: Numeric, harvested: bool) -> _Dies:
     """Dies of one kind, from the wafer to those that pass the sort."""
     across = _across(area, width, node.reticle_width)
     down = area / across
     wafer_sizes = node.wafer_diameter, node.edge_exclusion, node.scribe_width
-    per_wafer = dies.dies_by_rule("placed" if placed else "formula", across, down, *wafer_sizes)
+    per_wafer = dies.dies_per_wafer(across, down, *wafer_sizes)
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
         # Exposure fields in the better orientation (CATCH, arXiv:2503.15753)
@@ -187,12 +185,12 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     return _Dies(per_wafer, sold, passed, raw, dies.good_die_cost(raw, 0.0, passed), sort, carbon)
 
 
-def _base_dies(design: Columns, node: Columns, placed: bool) -> _Dies:
+def _base_dies(design: Columns, node: Columns) -> _Dies:
     """Base dies, which must be perfect; zeros without base dies."""
     based = design.num_base_dies > 0.0
     if not based.any():
         return _Dies(*(np.zeros(based.shape),) * len(_Dies._fields))
-    base = _dies(design, node, design.base_area, np.nan, placed, harvested=False)
+    base = _dies(design, node, design.base_area, np.nan, harvested=False)
     return _Dies(*(np.where(based, values, 0.0) for values in base))
 
 
@@ -378,34 +376,3 @@ def design_rules(design: Columns, node: Columns, base_node: Columns, package: Co
         }
         rules.append(DesignRule(name, ~fits_reticle(area, width, process) & present, large, values))
     return rules
-
-
-def crossover_volume(
-    unit_cost: Numeric, one_time_cost: Numeric, other_unit_cost: Numeric, other_one_time_cost: Numeric
-) -> Array:
-    r"""Volume at which two designs cost the same.
-
-    .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
-
-    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    40,000 USD more for the design, 40 USD less for each unit:
-
-    >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
-    1000.0
-
-    Parameters
-    ----------
-    unit_cost : Unit cost c1 of the first design. [USD]
-    one_time_cost : One-time cost C1 of the first design. [USD]
-    other_unit_cost : Unit cost c2 of the other design. [USD]
-    other_one_time_cost : One-time cost C2 of the other design. [USD]
-
-    Returns
-    -------
-    volume : Units; NaN if one design is cheaper at every volume. [-]
-    """
-    volume = divide(
-        array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan
-    )
-    return np.asarray(np.where(volume > 0.0, volume, np.nan))

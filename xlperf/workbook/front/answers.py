@@ -83,13 +83,11 @@ def _or_dash(cell: str) -> str:
     return f'=IF({cell}="","{DASH}",{cell})'
 
 
-def _asked_rows(
-    page: Page, letters: Iterable[str], rows: Sequence[int], asked: Asked, words: Iterable[str], blank: str = '""'
-) -> None:
+def _asked_rows(page: Page, letters: Iterable[str], rows: Sequence[int], asked: Asked, words: Iterable[str]) -> None:
     """Results of questions in rows of the numbers, a column for each result."""
     for letter, result in zip(letters, words, strict=True):
         for row in rows:
-            page.calc(f"{letter}{row}", f"=IFERROR({asked(result, row)},{blank})")
+            page.calc(f"{letter}{row}", f'=IFERROR({asked(result, row)},"")')
 
 
 def _numbers_of(page: Page, letters: Iterable[str], rows: Sequence[int], asked: Asked, words: Iterable[str]) -> None:

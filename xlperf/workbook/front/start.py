@@ -156,12 +156,12 @@ def front_sheet(
     sheet.row_dimensions[STEPS_TOP].height = _HEADING
     # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
     for number, words in enumerate(texts("steps" if examples else "steps of an empty workbook"), start=1):
-        _wide(sheet, STEPS_TOP + number, f"{number}.  {words}", 15)
+        _wide(sheet, STEPS_TOP + number, f"{number}.  {words}")
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
     live.formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
-    _scenario(workbook, sheet)
+    _scenario(sheet)
     words = (
         "Identifies the content of the catalog sheets: every result refers to it, so an edit there changes the results."
     )
@@ -183,7 +183,7 @@ def _whole(kind: str) -> str:
     return f"{kind}[[#All],[{inputs[0]}]:[{inputs[-1]}]]" if kind in LIVE_RESULTS else f"{kind}[[#All]]"
 
 
-def _scenario(workbook: Workbook, sheet: Worksheet) -> None:
+def _scenario(sheet: Worksheet) -> None:
     """The switch between the cases of prices and bands."""
     row = SCENARIO_CELL[1:]
     put(sheet[f"B{row}"], "scenario", "xlperf key")
@@ -195,10 +195,10 @@ def _scenario(workbook: Workbook, sheet: Worksheet) -> None:
     sheet.merge_cells(f"E{row}:G{row}")
 
 
-def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
+def _wide(sheet: Worksheet, row: int, words: str) -> None:
     put(sheet[f"B{row}"], words, "xlperf text")
     sheet.merge_cells(f"B{row}:G{row}")
-    sheet.row_dimensions[row].height = height
+    sheet.row_dimensions[row].height = 15
 
 
 def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, examples: bool) -> None:

@@ -24,7 +24,7 @@ from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
 from xlperf.workbook.report import data
-from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, chiplet_sheet, token_cost_sheet
+from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, token_cost_sheet
 from xlperf.workbook.report.limits import (
     Explain,
     Limits,
@@ -34,7 +34,6 @@ from xlperf.workbook.report.limits import (
     memory_sheet,
     roofline_sheet,
     time_sheet,
-    uncertainty_sheet,
 )
 from xlperf.workbook.report.result_charts import add_front
 from xlperf.workbook.report.summary import findings, summary_sheet
@@ -81,7 +80,6 @@ def report_workbook(
     study: str = "",
     explain: Explain | None = None,
     limits: Limits | None = None,
-    uncertain: bool = False,
     findings: Sequence[Finding] = (),
 ) -> Workbook:
     """A report in memory: ``results`` has a table for each of the plans."""
@@ -97,7 +95,6 @@ def report_workbook(
     filled["assumptions"] = partial(data.assumptions_sheet, report=report)
     if not findings:
         filled |= _result_sheets(report, limits)
-        filled["uncertainty"] = partial(uncertainty_sheet, groups=groups, catalog=catalog) if uncertain else None
         filled["reasons"] = partial(data.reasons_sheet, groups=groups)
     for kind in CATALOG_TABLES:
         filled[kind] = (
@@ -164,7 +161,6 @@ def _result_sheets(report: data.Report, limits: Limits | None) -> dict[str, _Fil
     memory = [group for group in report.groups if group.memory_parts()]
     drawn = curves(report.group("inference"), report.catalog, limits)
     groups, designs = data.owned_groups(report), data.used_designs(report)
-    basis = data.basis_of(report, designs)
     return filled | {
         "limits": partial(limits_sheet, drawn=drawn) if drawn else None,
         "memory": partial(memory_sheet, groups=memory) if memory else None,
@@ -172,7 +168,6 @@ def _result_sheets(report: data.Report, limits: Limits | None) -> dict[str, _Fil
         "token cost": partial(token_cost_sheet, groups=groups) if groups else None,
         "cost bridge": partial(bridge_sheet, catalog=report.catalog, groups=groups) if groups else None,
         "accelerator cost": partial(accelerator_cost_sheet, report=report, designs=designs) if len(designs) else None,
-        "chiplets or one die": partial(chiplet_sheet, report=report, basis=basis) if basis is not None else None,
     }
 
 
@@ -280,9 +275,6 @@ def set_paper(workbook: Workbook, brief: bool = False) -> None:
             _print_charts(sheet, brief and sheet.title in _ALL_PLANS)
         elif sheet.title in _LONG or sheet.title in ("accelerators", "prices"):
             _first_page(sheet, _LONG.get(sheet.title, 40))
-        elif sheet.title == "chiplets or one die":
-            sheet.row_breaks.brk = []
-            page_setup(sheet, pages_high=2)
 
 
 def _print_results(sheet: Worksheet, first: str, pages: int) -> None:

@@ -357,32 +357,6 @@ def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
     return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
 
 
-@dataclass(frozen=True)
-class Basis:
-    """Node and packages that one die and several dies are compared on."""
-
-    node: str
-    single: str
-    several: str
-
-
-def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
-    """Node of the first design that is shown, and the first packages for one die and for several; None without."""
-    from xlperf.engine.devices import designs_with_devices
-
-    catalog = report.catalog
-    packages = catalog.tables["packages"]
-    if not len(designs) or not len(packages):
-        return None
-    structures = packages.text("structure").tolist()
-    names = packages.text("package").tolist()
-    first = {kind: name for name, kind in zip(reversed(names), reversed(structures), strict=True)}
-    if "soc" not in first or "organic" not in first:
-        return None
-    node = str(designs_with_devices(catalog.tables["chiplets"], catalog).text("node")[designs[0]])
-    return Basis(node, str(first["soc"]), str(first["organic"]))
-
-
 def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
     """Fill the sheet that shows the rows of one catalog table that the plans use."""
     table = used_rows(report, kind)

@@ -1,4 +1,4 @@
-"""Parts of time and memory of plans, their limits (roofline, throughput against speed per user) and uncertainty."""
+"""Parts of time and memory of plans, their limits (roofline, throughput against speed per user)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.software import peak_names
-from xlperf.workbook.charts import SERIES, Points, bars_in_a_limit, colour, curve_chart, horizontal_bars, tornado
+from xlperf.workbook.charts import SERIES, Points, bars_in_a_limit, colour, curve_chart, horizontal_bars
 from xlperf.workbook.package import data_rows
 from xlperf.workbook.report.data import (
     GOOD,
@@ -408,69 +408,3 @@ def _decades(values: np.ndarray) -> tuple[float, float]:
     high = np.ceil(np.log10(values.max()) + 0.05)
     low = max(np.floor(np.log10(values.min())), high - 6)
     return float(10.0**low), float(10.0**high)
-
-
-DRAWS = 500
-"""Draws of each plan: a Latin hypercube, seed 0, so that a report has the same numbers each time. [-]"""
-MOST_BARS = 32
-_PERCENTILES = {"p5": "one draw of twenty has less", "p50": "median", "p95": "one draw of twenty has more"}
-
-
-def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalog) -> None:
-    """Fill the sheet of percentiles: for each kind of plan a chart of the costs, and a line for each plan."""
-    top = _TOP
-    for group in groups:
-        rows = group.where(GOOD, TOO_LARGE)
-        if not len(rows):
-            continue
-        columns, values = _drawn(group, rows, catalog)
-        bars = min(len(rows), MOST_BARS)
-        height = 3.5 + 0.42 * bars
-        first = top + chart_rows(height) + 1
-        even_rows(sheet, top, first)
-        name, lines = f"uncertainty_{group.kind}", list(zip(*values, strict=True))
-        table = drawn_table(sheet, columns, lines, first, name, widths=top == _TOP)
-        low, high = (table.both(name, (0, bars)) for name in ("cost_low", "cost_high"))
-        words = f"{group.kind.capitalize()}: 5th and 95th percentile of the cost of a token against its median"
-        chart = tornado(words, table.cells("plan", (0, bars)), low, high, "%", (_WIDTH, height))
-        sheet.add_chart(chart, f"A{top}")
-        top = first + len(rows) + 3
-    page_setup(sheet, _TOP)
-    sheet.freeze_panes = f"A{_TOP}"
-
-
-def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Column], list[Sequence[object]]]:
-    """Columns of the table of one kind of plan, and their values as cells show them."""
-    from xlperf.equations.cost.tco import ALL_IN
-    from xlperf.explore.sweep import Sweep
-    from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
-    from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling
-
-    plans = group.plans.take(rows)
-    ranges = sheet_ranges(plans, catalog)
-    sweep = Sweep(plans, catalog, {}, ranges, Sampling(DRAWS, LATIN_HYPERCUBE))
-    columns: list[Column] = [extra_column("plan", "", "Plan of this report", "name")]
-    values: list[Sequence[object]] = [[short(group.names[row], 60) for row in rows.tolist()]]
-    schema = table_schema(f"{group.kind}_results").by_name
-    cost = ALL_IN[group.kind]
-    for name in (_TIMES[group.kind]["time"], cost):
-        drawn = Uncertainty(sweep, name)
-        summary = drawn.summary()
-        for percentile, meaning in _PERCENTILES.items():
-            header = f"{name}_{percentile}" if name != cost else f"cost_{percentile}"
-            columns.append(extra_column(header, schema[name].unit, f"{schema[name].meaning}: {meaning}"))
-            values.append(or_blank(summary.number(percentile)))
-    middle = summary.number("p50")
-    for name, percentile in (("cost_low", "p5"), ("cost_high", "p95")):
-        columns.append(extra_column(name, "%", f"{percentile.upper()} of the cost over its median, less 1"))
-        with np.errstate(all="ignore"):
-            values.append(or_blank(100.0 * (summary.number(percentile) / middle - 1.0)))
-    columns.append(extra_column("probability_fits", "-", "Share of the draws in which the plan fits in memory"))
-    values.append(or_blank(summary.number("probability_fits")))
-    columns.append(extra_column("decides", "", "Uncertain input that moves the cost most", "result-text"))
-    # the input with the largest swing of each plan; none if nothing moves its cost
-    effects = drawn.effects()
-    first = slice(None, None, len(effects) // len(rows))
-    swings = zip(effects["input"][first], effects["swing"][first], strict=True)
-    values.append([str(name) if swing > 0.0 else None for name, swing in swings])
-    return columns, values

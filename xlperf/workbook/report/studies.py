@@ -306,7 +306,7 @@ def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int)
     columns = sorted(every.index(name) + 1 for name in names)
     first, last = get_column_letter(columns[0]), get_column_letter(columns[-1])
     area = f"{first}{top + 1}:{last}{top + len(source.rows)}"
-    colour_scale(sheet, area, "F7FAFC", "B9D3EE", "7FB2E5")
+    colour_scale(sheet, area)
     code = fitted_format(source.columns[columns[0] - 1], [value for name in names for value in source.values(name)])
     for row in sheet[area]:
         for cell in row:

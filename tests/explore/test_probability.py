@@ -1,4 +1,4 @@
-"""Choice under uncertainty: robust order, limits kept with a probability; frontiers of two and three objectives."""
+"""Limits kept with a probability; frontiers of two and three objectives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Outcome, csv_rows
+from conftest import Outcome
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
@@ -28,8 +28,6 @@ from xlperf.explore.objectives import (
 )
 from xlperf.explore.search import search
 from xlperf.explore.solve import solve_plan
-from xlperf.explore.uncertainty import robust
-from xlperf.explore.vary import read_variation
 
 TRAIN = ("Meta-Llama-3.1-8B", "H100-SXM-80GB", 8, 32)
 HEADER = ("model", "accelerator", "num accelerators", "global batch size")
@@ -46,42 +44,6 @@ def plan() -> Table:
 @pytest.fixture(scope="module")
 def result(plan: Table, catalog: Catalog) -> Search:
     return search(plan, catalog, top=60)
-
-
-@pytest.mark.parametrize("measure", ["average", "p90", "regret"])
-def test_the_order_is_that_of_the_measure(result: Search, catalog: Catalog, measure: str) -> None:
-    varied = read_variation("training", [("networks.link bandwidth", ["x0.5..x1"])], "").varied
-    chosen = robust(result, catalog, measure, varied, draws=200, seed=1)
-    columns = {column.name: values for column, values in chosen.columns}
-    key = {"average": "mean", "p90": "p90", "regret": "mean_regret"}[measure]
-    assert (np.diff(columns[key]) >= 0.0).all()
-    assert len(chosen.found.plans) == len(result.plans) == 60
-    assert (columns["p90"] > columns["mean"]).all()
-    assert columns["probability_best"].sum() == pytest.approx(1.0)
-    assert columns["probability_beats_first"][0] == 0.0
-    assert sorted(chosen.found.results["step_time"].tolist()) == sorted(result.results["step_time"].tolist())
-
-
-def test_plans_within_their_bands_cannot_be_told_apart(result: Search, catalog: Catalog) -> None:
-    assert "the first 5 cannot be told apart" in robust(result, catalog, "average", draws=400).words
-    slow = int(np.argmax(result.results["step_time"] > 3.0 * result.results["step_time"][0]))
-    if not slow:
-        slow = len(result.plans) - 1
-    far = result.taken(np.array([0, slow]))
-    ratio = far.results["step_time"][1] / far.results["step_time"][0]
-    chosen = robust(far, catalog, "average", draws=400)
-    (beats,) = (values for column, values in chosen.columns if column.name == "probability_beats_first")
-    assert beats[1] < 0.5 and ratio > 1.0
-    assert ("told apart" in chosen.words) == (beats[1] > 0.2), beats[1]
-
-
-def test_processes_draw_the_same(result: Search, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlperf.explore.uncertainty.BLOCK", 2048)  # a dozen of blocks
-    varied = read_variation("training", [("networks.link bandwidth", ["x0.5..x1"])], "").varied
-    one, two = (robust(result, catalog, "regret", varied, 400, processes=count) for count in (1, 2))
-    assert one.words == two.words
-    for (_, values), (_, others) in zip(one.columns, two.columns, strict=True):
-        assert values.tolist() == others.tolist()
 
 
 def test_a_limit_with_a_probability_looks_at_the_end_of_the_band(catalog: Catalog, result: Search) -> None:
@@ -150,18 +112,9 @@ def test_unbeaten_rows_of_every_small_table() -> None:
         assert unbeaten_rows(losses).tolist() == np.flatnonzero(~np.array(beaten)).tolist()
 
 
-def test_the_command_orders_and_says_so(tmp_path: Path, command: Callable[..., Outcome]) -> None:
+def test_the_command_says_the_probability(tmp_path: Path, command: Callable[..., Outcome]) -> None:
     path = tmp_path / "plans.csv"
     path.write_text(SERVE)
-    done = command(
-        "search", path, "--mapping", "--robust", "p90", "--draws", "100", "--top", "3", "-o", tmp_path / "b.csv"
-    )
-    assert done.code == 0 and "best at the 90th percentile" in done.err
-    rows = csv_rows((tmp_path / "b.csv").read_text())
-    (key,) = (header for header in rows[0] if header.startswith("p90"))
-    assert len(rows) == 3 and float(rows[0][key]) <= float(rows[1][key]) <= float(rows[2][key])
-    wrong = command("search", path, "--mapping", "--uncertain", "prices.rental price=x0.5..x2")
-    assert wrong.code == 2 and "--uncertain goes with --robust" in wrong.err
     sure = command("search", path, "--vary", "tensor parallel=1,2,4,8", "--target", "tpot<=40", "--probability", "0.9")
     assert "with 0.9 probability" in sure.err
 
