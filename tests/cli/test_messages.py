@@ -41,6 +41,18 @@ def test_an_engine_may_not_use_more_than_there_is(tmp_path: Path, command: Comma
     assert needs > of >= may
 
 
+def test_a_plan_of_a_model_of_ones_own_names_the_table_beside_it(tmp_path: Path, command: Command) -> None:
+    """A plan that diagnose wrote with --catalog models.csv was said to have an unknown model."""
+    plan = csv_of(tmp_path / "better.csv", "a,own-7B,H100-SXM-80GB,8,8", header=f"{HEADER},tensor parallel")
+    done = command("launch", plan)
+    assert done.code == 2 and "own-7B" in done.err and "--catalog" not in done.err
+    header = "model,num layers,hidden size,num attention heads,ffn hidden size,vocab size,max sequence length,source"
+    models = csv_of(tmp_path / "models.csv", "own-7B,32,4096,32,16384,32000,4096,a test", header=header)
+    done = command("launch", plan)
+    assert done.code == 2 and f"add --catalog {models}" in done.err
+    assert command("launch", plan, "--catalog", models).code == 0
+
+
 def test_a_limit_that_plan_and_option_state_is_named_once(tmp_path: Path, command: Command) -> None:
     header = f"{HEADER},prompt length,output length,batch size,ttft target (ms)"
     path = csv_of(tmp_path / "plans.csv", "a,Llama3-70B,H100-SXM-80GB,8,1000,100,4,500", header=header)

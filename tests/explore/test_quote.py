@@ -175,6 +175,10 @@ def test_a_limit_is_of_products_as_narrow_as_the_weights(accelerator: str, preci
     assert limit == pytest.approx(machines.number(f"peak_flop_rate_{peak}")[row] / flop, rel=1e-6)
 
 
+LONGEST_CONDITION = 44
+"""Letters of a condition that its cell of the sheet Quote shows. [-]"""
+
+
 def test_what_a_fast_claim_needs_is_in_the_table() -> None:
     """Training at 80 % of the peak of BF16 in BF16: the peak of FP8, or a peak with sparsity."""
     run = {"workload": "training", "model": "Meta-Llama-3.1-405B", "accelerator": "H100-SXM-80GB",
@@ -185,6 +189,7 @@ def test_what_a_fast_claim_needs_is_in_the_table() -> None:
     assert answer["verdict"] == "needs"
     assert "weights in fp8" in answer["needs"] and "2:4 sparsity" in answer["needs"]
     assert set(table["condition"][table["in_band"] > 0.0]) <= set(answer["needs"].split(" or "))
+    assert max(map(len, table["condition"].tolist())) <= LONGEST_CONDITION
     step = ask(run, claim_kind="step-time", claimed_value=1.0)
     assert step["claim_ratio"] > 1.0 and step["predicted_value_low"] < step["predicted_value"]
 
@@ -194,7 +199,11 @@ def test_a_claim_that_states_no_precision_may_be_of_a_narrower_one() -> None:
     run = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "8"}
     assert "weights in fp8" in ask(run, claimed_value=20000)["needs"]
     blocks = run | {"model": "DeepSeek-V3", "accelerator": "B200-SXM-180GB"}
-    assert "weights in fp8 without blocks" in ask(blocks, claimed_value=48000)["needs"]
+    answer = ask(blocks, claimed_value=48000)
+    assert "weights in fp8 without blocks" in answer["needs"]
+    conditions = answer[TABLES][CONDITIONS]["condition"].tolist()
+    assert "fp8 without blocks and speculative decoding" in conditions
+    assert max(map(len, conditions)) <= LONGEST_CONDITION
 
 
 def test_less_is_better_for_prices_and_watts() -> None:

@@ -283,6 +283,17 @@ def test_a_script_is_read() -> None:
     assert unknown == ["--my-flag 3"]
 
 
+def test_all_that_is_lacking_is_said_at_once() -> None:
+    """A variable, an unknown model and the accelerator: each was told after the one before was given."""
+    text = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 31 --hidden-size 4100 "
+    text += "--tensor-model-parallel-size 8 --num-attention-heads 32 --seq-length $LEN"
+    with pytest.raises(InputError) as caught:
+        read_launch(text, "train.sh", models=load_catalog().tables["models"])
+    words = str(caught.value)
+    assert "no model of the catalog has num layers 31" in words
+    assert "does not say" in words and "accelerator" in words and "LEN" in words
+
+
 def test_what_is_lacking_or_wrong_gets_a_line() -> None:
     with pytest.raises(InputError, match="does not say accelerator, num accelerators"):
         read_launch("# xlperf: model = Llama3-70B\n--tensor-model-parallel-size 8", "train.sh")

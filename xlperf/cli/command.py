@@ -7,6 +7,7 @@ link, a hard link, the redirected standard input), and no output is a file that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -466,11 +467,26 @@ def catalog_for(given: str | Sheets | None, plans: str, tables: list[Table]) -> 
 
     catalog = catalog_of(given, plans)
     faults = name_faults(tables, catalog)
+    alone = given is None or (isinstance(given, Sheets) and given.path is None)
+    if faults and alone and (beside := _catalog_beside(plans, tables)):
+        faults.append(Fault(plans, f"these names are in {beside}: add --catalog {beside}"))
     raise_faults(faults)
     note_names(tables, catalog)
     for table in tables:
         note_own(table.own)
     return catalog
+
+
+def _catalog_beside(plans: str, tables: list[Table]) -> str:
+    """A table of the catalog in the folder of a file of plans that knows all their names; "" without one."""
+    from xlperf.catalog.check import name_faults
+    from xlperf.catalog.schema import CATALOG_TABLES
+
+    for file in (Path(plans).with_name(f"{kind}.csv") for kind in CATALOG_TABLES):
+        with contextlib.suppress(InputError):
+            if file.exists() and not name_faults(tables, catalog_of(str(file), plans)):
+                return str(file)
+    return ""
 
 
 def note_own(headers: Iterable[str]) -> None:

@@ -385,8 +385,8 @@ def power_words(form: Table, answer: Answer) -> str:
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
         return ""
-    room = f"room for {answer['users_in_power']:,.0f} users in flight this way"
-    return f" It draws {rounded(answer['power'] / MILLION)} MW of {megawatts(limit)}: {room}."
+    most = f"which feeds up to {answer['users_in_power']:,.0f} users in flight this way"
+    return f" It draws {rounded(answer['power'] / MILLION)} MW of {megawatts(limit)}, {most}."
 
 
 def beyond_power(form: Table, ways: Sequence[Answer], filled: Answer) -> Answer:

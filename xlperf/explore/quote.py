@@ -298,7 +298,10 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicte
     if not _trains(form):
         tokens = float(accepted_tokens(np.array(_DRAFTS), np.array(_ACCEPTANCE)))
         drafts: dict[str, object] = {"draft_tokens": _DRAFTS, "acceptance_rate": _ACCEPTANCE}
-        both = [(f"{words} and speculative decoding", {**changed, **drafts}) for words, changed in changes]
+        both = [
+            (f"{words.removeprefix('weights in ')} and speculative decoding", {**changed, **drafts})
+            for words, changed in changes
+        ]
         changes += [(f"speculative decoding ({tokens:.1f} tokens a step)", drafts), *both]
         if form.number("concurrency")[0] == form.number("concurrency")[0]:
             changes += [("another number of requests in flight", {"concurrency": np.nan})]
@@ -310,7 +313,7 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicte
     if kind in ("tflops", "mfu"):
         ends = {name: 2.0 * getattr(predicted, name) for name in ("value", "low", "high")}
         sparse = predicted._replace(**ends)
-        yield _condition("a peak with 2:4 sparsity counted as if it were dense", kind, claim, sparse)
+        yield _condition("a peak that counts 2:4 sparsity as dense", kind, claim, sparse)
 
 
 def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> Condition:

@@ -309,16 +309,18 @@ def read_launch(
     unread = [words for words in (*moving, *rules, *uneven, *of_reference) if not given_instead(words, given_columns)]
     if beside is not None and {"@num_layers", "@hidden_size"} <= told.values.keys() and kind == "training":
         lacks = lacks.replace(f" {CONFIG} ", f" {shlex.quote(str(beside / name))} ")
-    if not partial:
-        if lacks and not unread and open_ and all("MODEL" in words for words in open_):
-            raise InputError(Fault(name, lacks))
+    faults: list[Fault] = []
+    if not partial and not (lacks and not unread and open_ and all("MODEL" in words for words in open_)):
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
-        _refuse(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
+        faults = _refused(name, "" if read.guessed else stack, [*shown, *unread[MOST_SHOWN:]], open_)
+    faults += _lacking(kind, plan, name, open_, lacks)
+    if faults:
+        raise InputError(faults)
 
     notes += _assumed(plan, text, whole) if kind == "inference" else ()
     notes += defaults_of_others(told, given_columns, text if MARK not in text else "")
     harmless = [words for words in unknown if not kinds[words]]
-    return Launch(_plan_table(kind, plan, name, open_, lacks), harmless, open_, unread, notes)
+    return Launch(_plan_table(kind, plan, name), harmless, open_, unread, notes)
 
 
 def _check_settings(told: Told, read: Commands, whole: str, name: str) -> None:
@@ -380,8 +382,8 @@ def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
     return [[one for group in groups for one in group]]
 
 
-def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
-    """Raise InputError if settings that move a result are not read, or their variables are not known.
+def _refused(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> list[Fault]:
+    """Faults of settings that move a result and are not read, and of unknown variables.
 
     ``stack``: "" for one that flags alone decide, whose name would mislead.
     """
@@ -396,8 +398,7 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
         shown = f"--set {variable.group(1)}=..." if variable else "--set"
         shown += ", arguments of the script with --set 1=..." if re.search(r"\$\{?\d", " ".join(asked)) else ""
         faults.append(Fault(name, f"has variables without a value: {listed(asked)}: give them with {shown}, {remedy}"))
-    if faults:
-        raise InputError(faults)
+    return faults
 
 
 def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
@@ -482,15 +483,20 @@ def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str
     return notes
 
 
-def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks: str) -> Table:
+def _lacking(kind: str, told: Stated, name: str, asked: Sequence[str], lacks: str) -> list[Fault]:
+    """Faults of the mandatory columns that a plan lacks; ``lacks``: why it has no model."""
     lacking = [column.header for column in table_schema(kind).columns if column.required and column.name not in told]
+    faults = [Fault(name, lacks)] if lacks and "model" in lacking else []
+    lacking = [header for header in lacking if header != "model" or not faults]
     if lacking:
         also = f" (open: {listed(asked)})" if asked else ""
         sets = " ".join(f"--set '{one}=...'" for one in lacking)
         remedy = f"add {sets}, or a line {MARK} {lacking[0]} = ..."
-        if lacks and "model" in lacking:
-            raise InputError(Fault(name, lacks))
-        raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
+        faults.append(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
+    return faults
+
+
+def _plan_table(kind: str, told: Stated, name: str) -> Table:
     known = table_schema(kind).by_name
     cells = {column: np.array([value], dtype=object) for column, value in told.items()}
     table = table_from_columns(kind, cells, lambda _, column: f"{name} [{column}]")

@@ -133,6 +133,7 @@ _BARS = {"memory_share": "56B4E9", "compute_share": "0072B2", "communication_sha
 _LONG_TEXT = {"source": 240.0, "aliases": 64.0, "notes": 240.0, "reason": 84.0, "fit_set": 64.0,
               "dimensions": 44.0, "ffn_pattern": 44.0}  # fmt: skip
 _MANY = 0.25  # share of rows with texts wider than their column from which on they wrap [-]
+_DEEPEST = 2  # lines of a row: a longer text is read in its cell [-]
 _BESIDE = 4.0  # width of a column beyond its longest text [letters]
 _WIDE_LETTER = 1.1
 """Width of a letter of names in capitals, over that of a letter of a sentence. [-]"""
@@ -417,7 +418,7 @@ def _print_setup(sheet: Worksheet, words: DataSheet, columns: Sequence[Column], 
 
 def _even_rows(sheet: Worksheet, columns: Sequence[Column], first: int, count: int) -> None:
     """Give all rows one height: that of the deepest aliases, sources or notes in sight where many are wider than their
-    column, which wrap then; else of a line. A name that is wider than its column shrinks.
+    column, which wrap then, two lines at the most; else of a line. A name that is wider than its column shrinks.
     """
     widths = [sheet.column_dimensions[get_column_letter(offset + 1)] for offset in range(len(columns))]
     wrapped = [at for at, column in enumerate(columns) if column.name in _WRAPPED and not widths[at].hidden]
@@ -427,7 +428,7 @@ def _even_rows(sheet: Worksheet, columns: Sequence[Column], first: int, count: i
         lines = (lines_of(text, wide / _WIDE_LETTER - 3.0) for text, wide in texts if len(text) > wide - _BESIDE)
         depths.append(max(lines, default=1))
     filled = sum(sheet.cell(row, 1).value is not None for row in rows)
-    deepest = max(depths, default=1) if sum(depth > 1 for depth in depths) >= _MANY * filled else 1
+    deepest = min(max(depths, default=1), _DEEPEST) if sum(depth > 1 for depth in depths) >= _MANY * filled else 1
     for row in rows:
         for offset, column in enumerate(columns, start=1):
             cell: Any = sheet.cell(row, offset)

@@ -35,7 +35,7 @@ from xlperf.base.files import replaced
 from xlperf.catalog.read import read_catalog_tables, read_plans
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.workbook.style import aligned_format, fitted_format, put, shown_width
+from xlperf.workbook.style import aligned_format, fitted_format, put, shown_width, without_signed_zeros
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -362,7 +362,8 @@ def write_table(
 
     ``rows`` are values as cells show them (:func:`data_rows`); none makes a blank row, as Excel needs. ``name`` is the
     table's, "" writes none; ``freeze``: columns frozen beside the header. ``fitted``: whether values decide the
-    decimals of results (:func:`fitted_format`). Text of columns in ``one_line`` makes no row taller.
+    decimals of results (:func:`fitted_format`). Text of columns in ``one_line`` makes no row taller. No word of a
+    header is broken: programs break a word that is wider than its column.
     """
     letter, top = coordinate_from_string(top_left)
     left = column_index_from_string(letter)
@@ -375,18 +376,21 @@ def write_table(
             "xlperf header result" if column.is_result else "xlperf header",
         )
         cell.comment = _comment(column)
+        own = get_column_letter(left + offset)
+        known = not widths or own in sheet.column_dimensions  # as another table on the sheet has it
+        width = max(sheet.column_dimensions[own].width * known, 1.1 * max(map(len, column.header.split())) + 3.0)
         if widths:
             shown = [row[offset] for row in rows]
-            width = column_width(column, shown, _WIDEST.get(column.name, 48 if offset else 64))
+            width = max(width, column_width(column, shown, _WIDEST.get(column.name, 48 if offset else 64)))
             width = max(width, shown_width(aligned_format(column, shown), shown))
-            sheet.column_dimensions[get_column_letter(left + offset)].width = width
-        across.append(sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0)
+        sheet.column_dimensions[own].width = width
+        across.append(width)
         deepest = max(deepest, lines_of(column.header, across[-1] - 3.0))
     sheet.row_dimensions[top].height = 13.5 * deepest + 8
-    if fitted:
-        formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
-    else:
-        formats = [aligned_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
+    formats, format_of = [], fitted_format if fitted else aligned_format
+    for i, column in enumerate(columns):
+        shown = [row[i] for row in rows]
+        formats.append(without_signed_zeros(format_of(column, shown), shown))
     styles = [_style(column, offset) for offset, column in enumerate(columns)]
     for down, row in enumerate(rows or [[None] * len(columns)], start=top + 1):
         tallest = 1

@@ -30,7 +30,7 @@ from xlperf.workbook import data_sheets
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import Axis, Page
 from xlperf.workbook.package import data_rows
-from xlperf.workbook.style import drop_down, home, page_setup, put, texts, title
+from xlperf.workbook.style import drop_down, home, page_setup, put, signed_format, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
-TITLE = "Cost of ownership"
+TITLE = "TCO"
 TOP = 13
 CHOICES = (
     ("C5", "rent or own", "", "rent or own; blank: rent if the sheet prices has one"),
@@ -64,7 +64,7 @@ _PLACE = re.compile(r"\{([^}]*)\}")
 def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Worksheet:
     """Add the sheet ``tco``."""
     sheet: Worksheet = workbook.create_sheet("tco")
-    words = "Plain formulas on the performance cells: they work without the add-in. Yellow cells stand for all plans."
+    words = "Cost of ownership by plain formulas, which need no add-in. Yellow cells stand for all plans."
     title(sheet, TITLE, words)
     home(sheet)
     for chosen, name, unit, note in CHOICES:
@@ -338,7 +338,7 @@ def _model_row(
     formula = f'=IF({computed}="","",IF({pulled}=0,"",{pulled}))'
     live.styled(_at(sheet, stated), formula, number="#,##0.000")
     formula = f'=IF({stated}="","",{computed}/{stated}-1)'
-    live.styled(_at(sheet, difference), formula, number="+0.00 %;-0.00 %;0.00 %")
+    live.styled(_at(sheet, difference), formula, number=signed_format("0.00 %", 4, "+"))
     live.styled(
         _at(sheet, verdict),
         f'=IF($B{row}="","",IF({computed}="","not dense",IF({stated}="","none stated",'

@@ -305,7 +305,7 @@ def number_format(column: Column) -> str:
     if (own := _FORMATS.get(f"{column.table}.{column.name}")) is not None:
         return own
     if column.unit in ("", "-"):
-        usual = "0.0##" if column.name.startswith("share_") else _COUNT
+        usual = "0.0 %" if column.name.startswith("share_") else _COUNT
         by_end = next((code for end, code in _SHARES.items() if column.name.endswith(end)), usual)
         return _FORMATS.get(column.name, by_end)
     return _FORMATS.get(f"unit {column.unit}", "[<10]0.00##;#,##0.0")
@@ -323,10 +323,11 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     >>> fitted_format(column("servers_results", "cost_rate"), [5.2148, 39.08, 4.8e-10])
     '[=0]#,##0.000;[<0.0005]"<0.001";#,##0.000'
 
-    Sections with a condition lose the sign of values below 0, so changes are shown without powers of ten.
+    Sections with a condition lose the sign of values below 0, so changes are shown without powers of ten; one that is
+    rounded to 0 has no sign.
 
-    >>> fitted_format(column("cost_bridge", "cost_change"), [0.0472, -0.0114])
-    '#,##0.0000;-#,##0.0000'
+    >>> fitted_format(column("cost_bridge", "cost_change"), [4.72, -1.14])
+    '[>=0.005]#,##0.00;[<=-0.005]-#,##0.00;"0.00"'
     """
     own = [v for v in shown if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     numbers = sorted(abs(v) for v in own if v)
@@ -344,9 +345,27 @@ def fitted_format(column: Column, shown: Iterable[Any]) -> str:
     decimals = next((own for own in range(decimals) if all(round(v, own) == v for v in numbers)), decimals)
     digits = f"#,##0.{'0' * decimals}" if decimals else "#,##0"
     if min(own) < 0.0:
-        return f"{digits};-{digits}"
+        return signed_format(digits, decimals)
     small = f'"<{10**-decimals:.{decimals}f}"' if column.unit.startswith(("USD", "MUSD")) else "0.0E+00"
     return f"[=0]{digits};[<{0.5 * 10**-decimals:.{decimals + 1}f}]{small};{digits}"
+
+
+def signed_format(digits: str, decimals: int, plus: str = "") -> str:
+    """Number format of changes: none is shown as -0.00, which a program makes of a small loss."""
+    least = f"{0.5 * 10**-decimals:.{decimals + 1}f}"
+    percent = digits[-2:] * digits.endswith("%")
+    return f'[>={least}]{plus}{digits};[<=-{least}]-{digits};"{0:.{decimals - 2 * bool(percent)}f}{percent}"'
+
+
+def without_signed_zeros(code: str, shown: Iterable[Any]) -> str:
+    """A number format without sections, which would show one of some numbers as -0.0, with sections that do not.
+
+    >>> without_signed_zeros("0.0", [-0.01, 3.0]), without_signed_zeros("0.0", [-0.1])
+    ('[>=0.05]0.0;[<=-0.05]-0.0;"0.0"', '0.0')
+    """
+    decimals = sum(map(code.partition(".")[2].count, "0#")) + 2 * code.count("%")
+    small = (isinstance(v, float) and v < 0.0 and round(v, decimals) == 0.0 for v in shown)
+    return signed_format(code, decimals) if code != "General" and ";" not in code and any(small) else code
 
 
 def aligned_format(column: Column, shown: Iterable[Any], figures: bool = False) -> str:

@@ -34,7 +34,7 @@ from xlperf.workbook.front.layout import (
     stated,
     unless_refused,
 )
-from xlperf.workbook.style import INK, MUTED, NAVY
+from xlperf.workbook.style import INK, MUTED, NAVY, signed_format
 
 _GOOD = "00734F"
 Asked = Callable[..., str]
@@ -196,7 +196,7 @@ def _others_table(page: Page, cost_here: str) -> None:
     for row in range(23, 23 + _NUM_OTHERS):
         values = [f"={page.source}${letter}${row + _OTHERS_TOP - 22}" for letter in _ANSWERS[:4]]
         values.append(f'=IFERROR(P{row}/{cost_here}-1,"")')
-        page.line(row, zip("MOPRQ", values, ("", "#,##0", "0.00", "0.00", "+0 %;-0 %;0 %"), strict=True))
+        page.line(row, zip("MOPRQ", values, ("", "#,##0", "0.00", "0.00", signed_format("0 %", 2, "+")), strict=True))
     page.in_colour("Q23:Q27", "=AND(ISNUMBER($Q23),$Q23<0)", _GOOD)
     page.in_colour("Q23:Q27", "=AND(ISNUMBER($Q23),$Q23>0)", ORANGE)
 
@@ -416,7 +416,7 @@ def _chip_charts(page: Page) -> None:
     chart = scatter([others, frontier, page.points("BI", "BJ", (_NUMBERS - 1, _NUMBERS), ORANGE, "diamond")])
     chart.x_axis.scaling.min = None
     x, y = Axis("USD a unit", '#,##0,"k"'), Axis("token/s", "#,##0", grid=True)
-    page.place(chart, "F22:K28", x, y, (0.14, 0.03, 0.56, 0.66), (0.72, 0.05, 0.27, 0.6))
+    page.place(chart, "F22:K28", x, y, (0.14, 0.03, 0.83, 0.66), (0.15, 0.02, 0.22, 0.36))
 
 
 def _worth(page: Page) -> None:

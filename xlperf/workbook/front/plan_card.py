@@ -433,10 +433,10 @@ def _answers(page: Page, chosen: Sequence[str], r: Mapping[str, Pair]) -> None:
         (
             ("B over A, token/s", f"{other}/{rate}", '0.00"×"', '"per accelerator"'),
             ("B: token/s each", other, "#,##0", held_against("rate", "#,##0")),
-            ("B: $ per M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00", "$")),
+            ("B: $/M tokens", r["cost"][1], '"$"0.00', held_against("cost", "0.00", "$")),
             (f'="B: "&{per}', r["time"][1], "#,##0.0", held_against("time", "#,##0.0")),
             ("B: memory (GiB)", r["memory"][1], "0.0", held_against("memory", "0.0")),
-            ("B: energy (J a token)", r["energy"][1], "0.00", held_against("energy", "0.00")),
+            ("B: energy (J/token)", r["energy"][1], "0.00", held_against("energy", "0.00")),
         )
     )
     far = f"OR({r['low'][1]}>{r['high'][0]},{r['high'][1]}<{r['low'][0]})"

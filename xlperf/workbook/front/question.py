@@ -127,11 +127,10 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         place, column = columns[own]
         head = "tall head left" if column.is_text else "tall head"
         until = _ALONE[6 - len(shown)] if number == 0 and column.is_text else letter
-        head = "tall head shrunk" if len(column.header) > _LONG_WORD and " " not in column.header else head
         page.put(f"{letter}14", heads.get(own, column.header), head, last=f"{until}16")
         code = _format(page, column, [f"{place}{_FIRST + of}" for of in range(question.rows)])
         for row, of in enumerate(every, start=_SHOWN):
-            look, last = ("cell left shrunk", f"{until}{row}") if column.is_text else ("cell", "")
+            look, last = ("cell left small", f"{until}{row}") if column.is_text else ("cell", "")
             page.put(f"{letter}{row}", f'=IFERROR({page.source}{place}{_FIRST + of},"")', look, code, last)
     area = f"M{_SHOWN}:R{_SHOWN + len(every) - 1}"
     if question.marked:  # before the rule: programs take the first that is true
@@ -141,8 +140,6 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
 
 _ALONE = "MNOPQ"
 """Column up to which the first column of a table reaches, by the number of columns that it lacks."""
-_LONG_WORD = 10
-"""Letters of a word from which on it is shrunk to its column, as programs break longer ones. [-]"""
 
 
 _CROWDED = 10
@@ -231,18 +228,17 @@ def _legend(page: Page, number: int, name: str) -> None:
 TOP = 4
 """Row of the headers. [-]"""
 COLOUR = "56B4E9"
-_HEADERS = ("name", "value", "unit", "80 % band", "what it is")
+_HEADERS = ("name", "value", "unit", "80 % from", "80 % to", "what it is")
 _SENTENCES = ("answer", "reason")
 """Results that the subtitle shows."""
 
 
 @dataclass(frozen=True)
 class NumberPage:
-    """Sheet and title of a page, and the first result of each of its sections, in the order of the results."""
+    """Sheet of a page, and the first result of each of its sections, in the order of the results."""
 
     form: str
     sheet: str
-    title: str
     sections: Mapping[str, str]
 
 
@@ -256,7 +252,7 @@ def number_pages() -> dict[str, NumberPage]:
     for row in resources.rows("workbook/number_pages.csv"):
         parts = [part.partition(" = ") for part in row["sections: words = first result"].split("; ")]
         sections = {first: words for words, _, first in parts}
-        pages[row["form"]] = NumberPage(row["form"], row["sheet"], row["title"], sections)
+        pages[row["form"]] = NumberPage(row["form"], row["sheet"], sections)
     return pages
 
 
@@ -266,13 +262,13 @@ def number_page(
     """Add the page of a form."""
     page = number_pages()[form]
     sheet: Any = workbook.create_sheet(page.sheet)
-    title(sheet, page.title)
-    home(sheet, "E1", front)
+    title(sheet, page.sheet)
+    home(sheet, "F1", front)
     live.styled(sheet["A2"], f'=IFERROR({results["answer"]}&"","")', "xlperf subtitle")
     sheet["A2"].alignment = Alignment(horizontal="left", vertical="top", wrap_text=True)
-    sheet.merge_cells("A2:E3")
+    sheet.merge_cells("A2:F3")
     sheet.row_dimensions[2].height = sheet.row_dimensions[3].height = 16
-    column_widths(sheet, 42, 24, 14, 22, 84)
+    column_widths(sheet, 42, 24, 14, 14, 14, 80)
     for place, words in enumerate(_HEADERS, start=1):
         put(sheet.cell(TOP, place), words, "xlperf header" if place != 2 else "xlperf header result")
     row = _section(sheet, TOP + 1, "Entries")
@@ -285,16 +281,14 @@ def number_page(
         if words:
             row = _section(sheet, row, words)
         formula = f'=IFERROR(IF({results[column.name]}&""="","none",{results[column.name]}),"none")'
-        _line(sheet, row, column, live, formula, number_format(column))
-        if band:
-            digits = "#,##0" if column.unit == "-" else "#,##0.00"  # LibreOffice takes no conditions inside TEXT
-            low, high = (f'TEXT({results[name]},"{digits}")' for name in band)
-            live.styled(sheet[f"D{row}"], f'=IFERROR({low}&" to "&{high},"")', "xlperf computed")
-            sheet[f"D{row}"].alignment = Alignment(horizontal="right", vertical="center")
+        code = number_format(column)
+        _line(sheet, row, column, live, formula, code)
+        for letter, name in zip("DE", band, strict=False):
+            live.styled(sheet[f"{letter}{row}"], f'=IFERROR({results[name]}+0,"")', "xlperf computed", code)
         row += 1
     sheet.freeze_panes = f"A{TOP + 1}"
     sheet.sheet_properties.tabColor = COLOUR
-    page_setup(sheet, TOP, area=f"A1:E{row - 1}", landscape=False)
+    page_setup(sheet, TOP, area=f"A1:F{row - 1}", landscape=False)
 
 
 def _results(page: NumberPage, form: str) -> Iterator[tuple[str, Column, tuple[str, ...]]]:
@@ -326,18 +320,19 @@ def _line(sheet: Any, row: int, column: Column, live: Live, formula: str, code: 
     put(sheet[f"A{row}"], column.header.partition(" (")[0], "xlperf key")
     shown = live.styled(sheet[f"B{row}"], formula, "xlperf computed", code)
     put(sheet[f"C{row}"], "" if column.unit == "-" else column.unit, "xlperf computed", wrapped=False)
-    put(sheet[f"D{row}"], None, "xlperf computed")
-    put(sheet[f"E{row}"], _in_a_line(column.meaning), "xlperf reason", wrapped=False)
-    sheet[f"E{row}"].alignment = Alignment(horizontal="left", vertical="center", shrink_to_fit=True)
+    for letter in "DE":
+        put(sheet[f"{letter}{row}"], None, "xlperf computed")
+    put(sheet[f"F{row}"], _in_a_line(column.meaning), "xlperf reason", wrapped=False)
+    sheet[f"F{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1)
     sentence = isinstance(shown, str) and len(shown) > _SENTENCE
     if sentence:  # over the unit and the band, which a text has not
-        sheet.merge_cells(f"B{row}:D{row}")
+        sheet.merge_cells(f"B{row}:E{row}")
     place = "left" if sentence else "right"
     sheet[f"B{row}"].alignment = Alignment(horizontal=place, vertical="center", wrap_text=True)
     sheet.row_dimensions[row].height = 4.0 + 11.0 * (lines_of(shown, 54.0) if sentence else 1)
 
 
-_LINE = 115
+LINE = 115
 """Letters of a meaning that fit in its cell. [-]"""
 
 
@@ -349,7 +344,7 @@ def _in_a_line(meaning: str) -> str:
     """
     words, *clauses = meaning.split("; ")
     for clause in clauses:
-        if len(words) + len(clause) + 2 > _LINE:
+        if len(words) + len(clause) + 2 > LINE:
             break
         words += f"; {clause}"
     return words

@@ -104,7 +104,7 @@ def _listed(
     titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE}
     first, second = {"right": ("E", "F"), "beside": ("G", "")}.get(group.place, ("B", "C"))
     put(start[f"{first}{top}"], group.words, "xlperf heading")
-    start.row_dimensions[top].height = 20 if group.place in ("top", "beside") else _HEADING
+    start.row_dimensions[top].height = 20 if group.place in ("top", "beside") else _LISTED
     for row, name in enumerate(names, start=top + 1):
         start.parent[name].sheet_properties.tabColor = group.colour
         link(start[f"{first}{row}"], name, titles.get(name, name[0].upper() + name[1:]))
@@ -119,14 +119,16 @@ def _listed(
             start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
             start.merge_cells(f"D{row}:F{row}")
             start.row_dimensions[row].height = 30
-        elif name in tables:
+            continue
+        start.row_dimensions[row].height = _LISTED
+        if name in tables:
             put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
 
 
 STEPS_TOP, CARD_TOP, LEGEND_TOP, CHOICES_TOP = LIST_END, LIST_END + 13, LIST_END + 36, LIST_END + 44
 """Rows of the parts of the sheet below the list. [-]"""
-_HEADING = 26.0
-"""Height of a row with a heading below a list. [pt]"""
+_LISTED = 18.0
+"""Height of the rows of lists of sheets, with those of the headings of lists beside them. [pt]"""
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
@@ -153,7 +155,7 @@ def front_sheet(
     column_widths(sheet, 2, 30, 36, 3, 44, 45, 32, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
-    sheet.row_dimensions[STEPS_TOP].height = _HEADING
+    sheet.row_dimensions[STEPS_TOP].height = _LISTED
     # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
     for number, words in enumerate(texts("steps" if examples else "steps of an empty workbook"), start=1):
         _wide(sheet, STEPS_TOP + number, f"{number}.  {words}")

@@ -235,7 +235,7 @@ def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) ->
     key = data.report_columns("plan", kind=group.kind)
     shown = [
         [
-            f"{data.short(group.names[row], 72)} \N{MIDDLE DOT} {data.number_words(per_token[row])} USD",
+            f"{data.short(group.names[row])} \N{MIDDLE DOT} {data.number_words(per_token[row])} USD",
             *(float(amounts[place]) for amounts, _ in parts),
             float(per_token[row]),
         ]
@@ -250,7 +250,7 @@ def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) ->
     more = [declared[name] for name in names]
     numbers = [data.or_blank(costs[column.name] / unit_of(column).factor) for column in more]
     rest = [
-        [f"{data.short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
+        [f"{data.short(group.names[row])} \N{MIDDLE DOT} {costs['server'][row]}",
          *(values[row] for values in numbers)]
         for row in rows.tolist()
     ]  # fmt: skip

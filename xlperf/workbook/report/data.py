@@ -264,7 +264,7 @@ def or_blank(values: np.ndarray) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-def short(text: str, most: int = 46) -> str:
+def short(text: str, most: int = 72) -> str:
     """A text cut to a length, with an ellipsis at the cut.
 
     >>> short("Llama", 10)

@@ -75,7 +75,7 @@ def time_sheet(sheet: Worksheet, group: Plans) -> None:
         _field(group, rows, name) for name in look["beside"].split() if np.isfinite(group.number(name)[rows]).any()
     ]
     words = [f"{number_words(time)} {look['unit']}" for time in each]
-    labels = [f"{short(group.names[row], 52)} \N{MIDDLE DOT} {time}" for row, time in zip(rows, words, strict=True)]
+    labels = [f"{short(group.names[row])} \N{MIDDLE DOT} {time}" for row, time in zip(rows, words, strict=True)]
     stacked = group.kind == "inference"
 
     def charts(table: Drawn, page: tuple[int, int], which: str, height: float) -> Iterator[tuple[Any, float]]:
@@ -122,7 +122,7 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         words = f"{group.kind.capitalize()}: memory of the accelerator that needs most"
         charts = partial(_memory_charts, words, parts, capacity)
         top = (
-            _block(sheet, group, [short(group.names[row], 72) for row in rows], [*parts, capacity, fits], top, charts)
+            _block(sheet, group, [short(group.names[row]) for row in rows], [*parts, capacity, fits], top, charts)
             + _BETWEEN
         )
 
@@ -238,7 +238,7 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
     for row in list(dict.fromkeys([*(row for row in good if wanted[row]), *best.values()]))[:MOST_CURVES]:
         plans, results = limits(group.plans.take([row]), catalog)
         if len(plans):
-            items.append(Curve(short(group.names[row], 80), plans, results, group.results.take([row])))
+            items.append(Curve(short(group.names[row]), plans, results, group.results.take([row])))
     return items
 
 
@@ -341,7 +341,7 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
     rows: list[list[float | bool | str | None]] = []
     spans: list[tuple[str, str, tuple[int, int]]] = []  # plan, phase, drawn rows
     for group, row, table in report.operators:
-        label = short(group.names[row], 52)
+        label = short(group.names[row])
         columns = [column for column in schema.columns if column.name in table]
         flop, time = table["flop"], table["time"]
         with np.errstate(divide="ignore", invalid="ignore"):
