@@ -38,7 +38,7 @@ from xlperf.explore.switches import OBJECTIVE, SWITCHES, switched
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
-from xlperf.interop.logs import read_log, read_logged, read_profile
+from xlperf.interop.logs import SAMPLES, STEP, read_log, read_logged, read_profile
 from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03  # least relative speedup of a remedy [-]
@@ -266,12 +266,15 @@ class Evidence(NamedTuple):
     logs: Sequence[str] = ()
     profile: str | None = None
 
-    def texts(self, kind: str, steps: int | None, note: Callable[[str], None]) -> list[str]:
+    def texts(self, plan: Table, steps: int | None, note: Callable[[str], None]) -> list[str]:
         """The measured results, as ``--measured`` takes them; ``note`` gets a line for each one from a log."""
         values = [value for path in self.logs for value in read_log(path).results]
         for value in values:
             note(value.words)
-        profiled = measured_texts(kind, read_profile(self.profile, steps)) if self.profile is not None else []
+        batch = plan.value("global_batch_size") if plan.kind == "training" else 0.0
+        timed = any(value.result == STEP for value in values) or not batch > 0.0
+        values = [value.of_batch(batch) for value in values if not (timed and value.result == SAMPLES)]
+        profiled = measured_texts(plan.kind, read_profile(self.profile, steps)) if self.profile is not None else []
         return [*self.measured, *(value.text for value in values), *profiled]
 
 
@@ -314,7 +317,7 @@ def asked_diagnosis(
     note: Callable[[str], None],
 ) -> Diagnosed:
     """Explain a run of one plan without ``auto``; ``note`` gets lines on the files at once."""
-    texts, texts_before = (one.texts(plan.kind, steps, note) for one in (run, before))
+    texts, texts_before = (one.texts(plan, steps, note) for one in (run, before))
     notes, excluded = _stated(run.logs, plan, catalog)
     for line in by_class(plan, catalog, read_profile(run.profile, steps)) if run.profile is not None else ():
         note(line)

@@ -50,6 +50,7 @@ _STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?!
 _NO_ROOM = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory")
 _REPORT, _CLIENT = re.compile(REPORT.encode()), "vLLM and SGLang"
 """Title of a benchmark's report, and the source of the patterns of its lines."""
+SAMPLES, STEP = "samples per second", "step time"
 SETTING, RATE, INVERSE = "setting", "rate", "inverse"
 """How a pattern is used whose number is no result: a column of the plan, FLOP per second of one accelerator, or steps
 per second.
@@ -77,14 +78,27 @@ class LogValue(NamedTuple):
         """As ``--measured`` takes it: ``step time=381.2 ms``."""
         return f"{self.result}={self.value:.10g} {self.unit}"
 
+    def of_batch(self, batch: float) -> LogValue:
+        """Samples per second as the step time of a global batch; other values as they are."""
+        if self.result != SAMPLES:
+            return self
+        time, low, high = (batch / rate for rate in (self.value, self.high, self.low))
+        return self._replace(result=STEP, unit="s", value=time, low=low, high=high)
+
     @property
     def words(self) -> str:
         """Origin of the value."""
+        unit = self.unit.strip("-")
         if self.used == 1:
-            return f"{self.source}: {self.result} {self.value:.6g} {self.unit}"
+            return f"{self.source}: {self.result} {_shown(self.value)} {unit}".rstrip()
         spread = f"80 % from {self.low:.6g} to {self.high:.6g}"
         warm = f", {self.left_out} of warm-up left out" if self.left_out else ""
-        return f"{self.source}: {self.result} {self.value:.6g} {self.unit} ({self.used:,} values{warm}, {spread})"
+        shown = f"{_shown(self.value)} {unit}".rstrip()
+        return f"{self.source}: {self.result} {shown} ({self.used:,} values{warm}, {spread})"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1e6 else f"{value:.6g}"
 
 
 class Log(NamedTuple):
@@ -123,6 +137,7 @@ def read_log(path: str | Path) -> Log:
         last_step = numbers[-1]
     results: dict[str, LogValue] = {}
     settings: dict[str, LogValue] = {}
+    partial = ""
     for one, own_steps, own_parts, (row, _) in zip(values, steps, parts, patterns, strict=True):
         target = settings if row["pick"] in (SETTING, RATE) else results
         if count > 1 and row["source"] == _CLIENT:
@@ -131,6 +146,10 @@ def read_log(path: str | Path) -> Log:
         complete = len({*own_parts}) > highest if row["pick"] == "median" else not highest
         if one and complete and mean_of(row["result"]) not in target:
             target[mean_of(row["result"])] = _sum(row, np.array(one), np.array(own_steps), np.array(own_parts))
+        elif one and not complete and row["pick"] == "median":
+            partial = f"has {row['result']} of {len({*own_parts})} replicas of {highest + 1:.0f}: their sum takes all"
+    if not results and partial:
+        raise InputError(Fault(Path(path).name, partial))
     if not results:
         names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
         known = ", ".join(dict.fromkeys(names))
