@@ -245,7 +245,7 @@ NEMO = (
         ("│  Time To First Token (ms) │ 16.26 │ 12.39 │\n", "ttft", 16.26),
         ("│  Time to First Token (ms) │  1,655.27 │  339.27 │\n", "ttft", 1655.27),
         ("│  Inter Token Latency (ms) │     15.72 │   10.43 │\n", "tpot", 15.72),
-        ("│ Output Token Throughput Per User │ 64.25 │\n│ Output Token Throughput │  1,012.1 │ N/A │\n│ (tokens/sec) │\n",
+        ("│ Output Token Throughput Per User │ 64.25 │\n│ Output Token Throughput │  1,012.1 │\n│ (tokens/sec) │\n",
          "tokens per second", 1012.1),
         # DeepSpeedExamples issue 381
         ("global_step=10, RunningAvgSamplesPerSec=4.54, CurrSamplesPerSec=4.584, MemAllocated=31.36GB\n",

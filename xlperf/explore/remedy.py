@@ -38,7 +38,7 @@ from xlperf.explore.switches import OBJECTIVE, SWITCHES, switched
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
-from xlperf.interop.logs import SAMPLES, STEP, read_log, read_logged, read_profile
+from xlperf.interop.logs import LogValue, read_log, read_logged, read_profile
 from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03  # least relative speedup of a remedy [-]
@@ -259,6 +259,17 @@ def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
 NOTHING_NEAR = "no change that is tried comes near what was measured"
 
 
+_SAMPLES, _STEP = "samples per second", "step time"
+
+
+def _of_batch(value: LogValue, batch: float) -> LogValue:
+    """Samples per second as the step time of a global batch; other values as they are."""
+    if value.result != _SAMPLES:
+        return value
+    time, low, high = (batch / rate for rate in (value.value, value.high, value.low))
+    return value._replace(result=_STEP, unit="s", value=time, low=low, high=high)
+
+
 class Evidence(NamedTuple):
     """Measurements of a run, from numbers, logs and profiles."""
 
@@ -272,8 +283,8 @@ class Evidence(NamedTuple):
         for value in values:
             note(value.words)
         batch = plan.value("global_batch_size") if plan.kind == "training" else 0.0
-        timed = any(value.result == STEP for value in values) or not batch > 0.0
-        values = [value.of_batch(batch) for value in values if not (timed and value.result == SAMPLES)]
+        timed = any(value.result == _STEP for value in values) or not batch > 0.0
+        values = [_of_batch(value, batch) for value in values if not (timed and value.result == _SAMPLES)]
         profiled = measured_texts(plan.kind, read_profile(self.profile, steps)) if self.profile is not None else []
         return [*self.measured, *(value.text for value in values), *profiled]
 

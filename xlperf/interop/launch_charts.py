@@ -109,9 +109,7 @@ def _of_values(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
         role = mapping(spec.get("lmcacheConfig")).get("kvRole", "")
         transfer = {"kv-transfer-config": {"kv_role": role}} if role else {}
         told = _as_flags(
-            _STARTS["vllm"],
-            {name: flags[name] for name in flags if name != "v0"} | transfer,
-            str(spec.get("modelURL")),
+            _STARTS["vllm"], {name: flags[name] for name in flags if name != "v0"} | transfer, str(spec.get("modelURL"))
         )
         image = f"# {spec.get('repository', '')}:{spec.get('tag', '')}"
         lines.append(f"{POOL} {TOGETHER} {spec.get('replicaCount', '1')}\n{image}\n{told} {extra}".rstrip())

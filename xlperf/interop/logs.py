@@ -50,7 +50,6 @@ _STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?!
 _NO_ROOM = re.compile(rb"OutOfMemoryError|CUDA out of memory|HIP out of memory")
 _REPORT, _CLIENT = re.compile(REPORT.encode()), "vLLM and SGLang"
 """Title of a benchmark's report, and the source of the patterns of its lines."""
-SAMPLES, STEP = "samples per second", "step time"
 SETTING, RATE, INVERSE = "setting", "rate", "inverse"
 """How a pattern is used whose number is no result: a column of the plan, FLOP per second of one accelerator, or steps
 per second.
@@ -78,27 +77,19 @@ class LogValue(NamedTuple):
         """As ``--measured`` takes it: ``step time=381.2 ms``."""
         return f"{self.result}={self.value:.10g} {self.unit}"
 
-    def of_batch(self, batch: float) -> LogValue:
-        """Samples per second as the step time of a global batch; other values as they are."""
-        if self.result != SAMPLES:
-            return self
-        time, low, high = (batch / rate for rate in (self.value, self.high, self.low))
-        return self._replace(result=STEP, unit="s", value=time, low=low, high=high)
-
     @property
     def words(self) -> str:
         """Origin of the value."""
-        unit = self.unit.strip("-")
+        shown = f"{self.source}: {self.result} {_shown(self.value)} {self.unit.strip('-')}".rstrip()
         if self.used == 1:
-            return f"{self.source}: {self.result} {_shown(self.value)} {unit}".rstrip()
-        spread = f"80 % from {self.low:.6g} to {self.high:.6g}"
+            return shown
         warm = f", {self.left_out} of warm-up left out" if self.left_out else ""
-        shown = f"{_shown(self.value)} {unit}".rstrip()
-        return f"{self.source}: {self.result} {shown} ({self.used:,} values{warm}, {spread})"
+        return f"{shown} ({self.used:,} values{warm}, 80 % from {self.low:.6g} to {self.high:.6g})"
 
 
 def _shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1e6 else f"{value:.6g}"
+    text = f"{value:.6g}"
+    return f"{value:,.0f}" if "e+" in text else text
 
 
 class Log(NamedTuple):
