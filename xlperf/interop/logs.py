@@ -139,12 +139,10 @@ def read_log(path: str | Path) -> Log:
             target[mean_of(row["result"])] = _sum(row, np.array(one), np.array(own_steps), np.array(own_parts))
         elif one and not complete and row["pick"] == "median":
             partial = f"has {row['result']} of {len({*own_parts})} replicas of {highest + 1:.0f}: their sum takes all"
-    if not results and partial:
-        raise InputError(Fault(Path(path).name, partial))
     if not results:
         names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
         known = ", ".join(dict.fromkeys(names))
-        problem = f"has no step time, throughput or latency of {known}"
+        problem = partial or f"has no step time, throughput or latency of {known}"
         if any(_NO_ROOM.search(block) for block in blocks(Path(path))):
             problem = "ends out of memory without a measured step or request: xlperf evaluate says what the plan needs"
         raise InputError(Fault(Path(path).name, problem))
