@@ -207,6 +207,21 @@ def test_arguments_of_a_script_are_given_by_their_place(models: Table) -> None:
     assert (plan["num_accelerators"], plan["tensor_parallel"], plan["micro_batch_size"]) == ("8", "2", "1")
 
 
+ASSIGNED = """if [ $NODES -le 4 ]; then : "${TENSOR_PARALLEL:=4}"; fi
+: "${SEQ_LENGTH:=4096}"
+: ${MICRO_BATCH_SIZE:=2}
+torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py --tensor-model-parallel-size $TENSOR_PARALLEL --bf16 \\
+  --micro-batch-size $MICRO_BATCH_SIZE --global-batch-size 16 --seq-length $SEQ_LENGTH
+"""
+
+
+def test_defaults_that_a_script_assigns_to_its_variables(models: Table) -> None:
+    """Case: awsome-distributed-training 3.test_cases/megatron assigns defaults with the null command."""
+    plan = columns_of(ASSIGNED, models, {"accelerator": "H100-SXM-80GB", "model": "Llama2-7B", "NODES": "2"})
+    values = [plan[name] for name in ("num_accelerators", "tensor_parallel", "micro_batch_size", "sequence_length")]
+    assert values == ["16", "4", "2", "4096"]
+
+
 CALLED = """serve() {
   local tp=$1 name=$2
   vllm serve $name --tensor-parallel-size $tp --max-num-seqs ${3:-64}

@@ -71,6 +71,19 @@ spec:
     - {name: TP, valueFrom: {configMapKeyRef: {name: x, key: tensor_parallel_size}}}
     - {name: PP, value: "2"}
 """
+DISAGGREGATED = """servingEngineSpec:
+  modelSpec:
+  - name: first
+    modelURL: "Qwen/Qwen3-8B"
+    replicaCount: 2
+    vllmConfig: {tensorParallelSize: 2}
+    lmcacheConfig: {enabled: true, kvRole: "kv_producer"}
+  - name: then
+    modelURL: "Qwen/Qwen3-8B"
+    replicaCount: 2
+    vllmConfig: {tensorParallelSize: 1}
+    lmcacheConfig: {enabled: true, kvRole: "kv_consumer"}
+"""
 PROPERTIES = """option.model_id=meta-llama/Llama-3.1-8B-Instruct
 option.tensor_parallel_degree=2
 option.rolling_batch=vllm
@@ -86,6 +99,15 @@ option.max_rolling_batch_size=64
                                 "max_running_batch": 128, "kv_precision": "fp8", "software_release": "0.10.1",
                                 "accelerator": "NVIDIA-H100-80GB-HBM3", "model": "Meta-Llama-3.1-70B"}),
         (CHART.format("lmcache"), {"software_release": ""}),  # the tag is of LMCache
+        # vllm-project/production-stack tutorials/16-disagg-prefill: an engine for each pool, said by its LMCache
+        (DISAGGREGATED, {"mode": "disaggregated", "num_accelerators": 6, "prefill_accelerators": 4,
+                         "prefill_tensor_parallel": 2, "tensor_parallel": 1}),
+        # vLLM examples/online_serving/disaggregated_prefill.sh: said by the role of each server
+        ("vllm serve Qwen/Qwen3-8B -tp 2 --kv-transfer-config '{\"kv_role\": \"kv_producer\"}' &\n"
+         "vllm serve Qwen/Qwen3-8B --kv-transfer-config '{\"kv_role\": \"kv_consumer\"}'\n",
+         {"mode": "disaggregated", "num_accelerators": 3, "prefill_accelerators": 2, "tensor_parallel": ""}),
+        ("vllm serve Qwen/Qwen3-8B -tp 2 --kv-transfer-config '{\"kv_role\": \"kv_both\"}'\n",
+         {"mode": "", "num_accelerators": 2}),
         # DJL LMI, serving.properties: degrees were dropped
         (PROPERTIES, {"tensor_parallel": 2, "num_accelerators": 2, "max_running_batch": 64}),
         ("vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora --max-loras 4 --max-lora-rank 32",

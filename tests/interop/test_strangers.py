@@ -207,6 +207,12 @@ def test_files_of_strangers_are_read(catalog: Catalog, text: str, given: dict[st
         ("model:\n  base_model:\n    hidden_size: 4096\n  multi_stage:\n    zero_stage: 2\n", "Fast-LLM"),
         ("model:\n  draft_model_config: a.json\ntraining:\n  tp_size: 1\n  batch_size: 1\n", "SpecForge"),
         ("parallel:\n  fsdp_modules: [model.layers]\n  recompute: true\n", "MindSpeed-LLM with FSDP2"),
+        # modelscope/ms-swift examples/train/multi-node/deepspeed, awsome-distributed-training picotron and NeuronX
+        ("deepspeed --hostfile=host.txt swift/cli/sft.py --model Qwen/Qwen2.5-7B-Instruct --lora_rank 8",
+         "ms-swift without Megatron"),
+        ("torchrun --nproc_per_node=8 /picotron/train.py --config conf/llama-1B-tp2/config.json", "Picotron"),
+        ("torchrun --nproc_per_node=32 train.py --tensor_parallel_size=32 --kv_replicator=4 --use_zero_1",
+         "NeuronX Distributed"),
         # a rate of learning excludes a server, whatever else the file is like
         ("training:\n  tp_size: 1\n  batch_size: 1\n  learning_rate: 0.0001\n", "a training run of a stack"),
     ],

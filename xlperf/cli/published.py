@@ -150,13 +150,13 @@ def _constants(table: Table) -> list[str]:
     names = viewed_columns("calibration")
     viewed = {one.name: displayed(one, values)[1] for one, values in parts(table)}
     viewed["value"] = [f"{value:.4g}" for value in table.number("value").tolist()]
-    scopes = zip(*(viewed[name] for name in names[:4]), strict=True)
+    scopes = zip(*(viewed[name] for name in names[:4] if name in viewed), strict=True)
     columns = [
         TextColumn(
             "for", "", [", ".join(word for word in scope if word != "any").replace("_", " ") for scope in scopes], False
         )
     ]
-    for name in names[4:]:
+    for name in (one for one in names[4:] if one in viewed):
         cells = [cell.replace("_", " ") for cell in viewed[name]]
         columns.append(TextColumn(name.replace("num_", ""), "", cells, not table.schema.by_name[name].is_text))
     return narrowed(columns, terminal_width())

@@ -240,7 +240,8 @@ def diagnose(
     # Steps and remainder decompose the first reading outside its band, whole times and rates first.
     lead = min((reading.inside, _is_part(reading), number) for number, reading in enumerate(readings))[2]
     whole = min(range(len(readings)), key=lambda number: (_is_part(readings[number]), number != lead))
-    rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
+    with np.errstate(divide="ignore"):  # a change may leave no room for a cache
+        rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
     in_band = partial(_near, predicted=predicted[lead], widths=widths[lead], reading=measured[lead])
     result = _completed(variants, _ranked(variants, weights, unlisted), rests, in_band)[:top]
     lines = [

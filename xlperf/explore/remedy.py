@@ -37,7 +37,7 @@ from xlperf.explore.space import TooMany
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
-from xlperf.interop.logs import read_log, read_logged, read_profile
+from xlperf.interop.logs import LogValue, read_log, read_logged, read_profile
 from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03  # least relative speedup of a remedy [-]
@@ -258,6 +258,17 @@ def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
 NOTHING_NEAR = "no change that is tried comes near what was measured"
 
 
+_SAMPLES, _STEP = "samples per second", "step time"
+
+
+def _of_batch(value: LogValue, batch: float) -> LogValue:
+    """Samples per second as the step time of a global batch; other values as they are."""
+    if value.result != _SAMPLES:
+        return value
+    time, low, high = (batch / rate for rate in (value.value, value.high, value.low))
+    return value._replace(result=_STEP, unit="s", value=time, low=low, high=high)
+
+
 class Evidence(NamedTuple):
     """Measurements of a run, from numbers, logs and profiles."""
 
@@ -265,12 +276,15 @@ class Evidence(NamedTuple):
     logs: Sequence[str] = ()
     profile: str | None = None
 
-    def texts(self, kind: str, steps: int | None, note: Callable[[str], None]) -> list[str]:
+    def texts(self, plan: Table, steps: int | None, note: Callable[[str], None]) -> list[str]:
         """The measured results, as ``--measured`` takes them; ``note`` gets a line for each one from a log."""
         values = [value for path in self.logs for value in read_log(path).results]
         for value in values:
             note(value.words)
-        profiled = measured_texts(kind, read_profile(self.profile, steps)) if self.profile is not None else []
+        batch = plan.value("global_batch_size") if plan.kind == "training" else 0.0
+        timed = any(value.result == _STEP for value in values) or not batch > 0.0
+        values = [_of_batch(value, batch) for value in values if not (timed and value.result == _SAMPLES)]
+        profiled = measured_texts(plan.kind, read_profile(self.profile, steps)) if self.profile is not None else []
         return [*self.measured, *(value.text for value in values), *profiled]
 
 
@@ -313,7 +327,7 @@ def asked_diagnosis(
     note: Callable[[str], None],
 ) -> Diagnosed:
     """Explain a run of one plan without ``auto``; ``note`` gets lines on the files at once."""
-    texts, texts_before = (one.texts(plan.kind, steps, note) for one in (run, before))
+    texts, texts_before = (one.texts(plan, steps, note) for one in (run, before))
     notes, excluded = _stated(run.logs, plan, catalog)
     for line in by_class(plan, catalog, read_profile(run.profile, steps)) if run.profile is not None else ():
         note(line)

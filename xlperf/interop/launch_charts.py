@@ -106,8 +106,10 @@ def _of_values(values: Mapping[Any, Any]) -> tuple[str, dict[str, str]] | None:
         options = {key: value for key, value in mapping(spec.get("vllmConfig")).items() if key not in _OF_RUNTIME}
         extra = shlex.join(container_words(options.pop("extraArgs", [])))
         flags = {_CAPITAL.sub(r"-\1", str(name)).lower(): str(value) for name, value in options.items()}
+        role = mapping(spec.get("lmcacheConfig")).get("kvRole", "")
+        transfer = {"kv-transfer-config": {"kv_role": role}} if role else {}
         told = _as_flags(
-            _STARTS["vllm"], {name: flags[name] for name in flags if name != "v0"}, str(spec.get("modelURL"))
+            _STARTS["vllm"], {name: flags[name] for name in flags if name != "v0"} | transfer, str(spec.get("modelURL"))
         )
         image = f"# {spec.get('repository', '')}:{spec.get('tag', '')}"
         lines.append(f"{POOL} {TOGETHER} {spec.get('replicaCount', '1')}\n{image}\n{told} {extra}".rstrip())

@@ -228,7 +228,8 @@ def _serves(group: Sequence[Setting]) -> bool:
 
 
 def _pool_named(setting: Setting) -> str:
-    return _NAMES_POOL.get(setting.name.replace("server_role", "server-role"), {}).get(setting.argument.casefold(), "")
+    name = setting.name.replace("server_role", "server-role").removesuffix(":")
+    return _NAMES_POOL.get(name, {}).get(setting.argument.casefold(), "")
 
 
 def engine_of_image(text: str) -> tuple[str, str]:

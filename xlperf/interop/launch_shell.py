@@ -228,6 +228,8 @@ class Shell:
             value = inserted(self.variables.get(name, ""))
             if kind.endswith("+"):
                 return other if value else ""
+            if kind.endswith("=") and not value:
+                self._assign(name, unquoted(other).replace(_HELD, "$"), "")
             return value or unquoted(other)
 
         def arithmetic(match: re.Match[str]) -> str:

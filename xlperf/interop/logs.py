@@ -80,11 +80,16 @@ class LogValue(NamedTuple):
     @property
     def words(self) -> str:
         """Origin of the value."""
+        shown = f"{self.source}: {self.result} {_shown(self.value)} {self.unit.strip('-')}".rstrip()
         if self.used == 1:
-            return f"{self.source}: {self.result} {self.value:.6g} {self.unit}"
-        spread = f"80 % from {self.low:.6g} to {self.high:.6g}"
+            return shown
         warm = f", {self.left_out} of warm-up left out" if self.left_out else ""
-        return f"{self.source}: {self.result} {self.value:.6g} {self.unit} ({self.used:,} values{warm}, {spread})"
+        return f"{shown} ({self.used:,} values{warm}, 80 % from {self.low:.6g} to {self.high:.6g})"
+
+
+def _shown(value: float) -> str:
+    text = f"{value:.6g}"
+    return f"{value:,.0f}" if "e+" in text else text
 
 
 class Log(NamedTuple):
@@ -123,6 +128,7 @@ def read_log(path: str | Path) -> Log:
         last_step = numbers[-1]
     results: dict[str, LogValue] = {}
     settings: dict[str, LogValue] = {}
+    partial = ""
     for one, own_steps, own_parts, (row, _) in zip(values, steps, parts, patterns, strict=True):
         target = settings if row["pick"] in (SETTING, RATE) else results
         if count > 1 and row["source"] == _CLIENT:
@@ -131,10 +137,12 @@ def read_log(path: str | Path) -> Log:
         complete = len({*own_parts}) > highest if row["pick"] == "median" else not highest
         if one and complete and mean_of(row["result"]) not in target:
             target[mean_of(row["result"])] = _sum(row, np.array(one), np.array(own_steps), np.array(own_parts))
+        elif one and not complete and row["pick"] == "median":
+            partial = f"has {row['result']} of {len({*own_parts})} replicas of {highest + 1:.0f}: their sum takes all"
     if not results:
         names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
         known = ", ".join(dict.fromkeys(names))
-        problem = f"has no step time, throughput or latency of {known}"
+        problem = partial or f"has no step time, throughput or latency of {known}"
         if any(_NO_ROOM.search(block) for block in blocks(Path(path))):
             problem = "ends out of memory without a measured step or request: xlperf evaluate says what the plan needs"
         raise InputError(Fault(Path(path).name, problem))
