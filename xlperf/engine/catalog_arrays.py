@@ -53,14 +53,14 @@ class _Layouts:
     names: np.ndarray  # (networks,)
 
 
-_cached_layouts: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
+_cached_layouts: WeakKeyDictionary[Table, _Layouts] = WeakKeyDictionary()
 
 
 def _layouts(catalog: Catalog) -> _Layouts:
-    cached = _cached_layouts.get(catalog)
-    if cached is not None:
-        return cached
-    tiers, table = catalog.network_arrays, catalog.tables["networks"]
+    table = catalog.tables["networks"]
+    if table in _cached_layouts:
+        return _cached_layouts[table]
+    tiers = catalog.network_arrays
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
     num_rings, num_links, num_axes = np.zeros(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
@@ -104,7 +104,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
                 num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
     tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
     links = tiers["link_bandwidth"] / (tapered * tiers["accelerators_per_adapter"])
-    layouts = _Layouts(
+    layouts = _cached_layouts[table] = _Layouts(
         lengths,
         num_rings,
         num_links,
@@ -121,7 +121,6 @@ def _layouts(catalog: Catalog) -> _Layouts:
         wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
         names=np.array(catalog.networks, dtype=object),
     )
-    _cached_layouts[catalog] = layouts
     return layouts
 
 
@@ -396,5 +395,5 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
     """All models of a catalog, and the unmodelled features of each in words ("" without any)."""
-    arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    return Model.of_rows(arrays.model), arrays.unmodelled
+    columns, unmodelled = model_columns(catalog.tables["models"])
+    return Model.of_rows(np.array([columns[field.name] for field in fields(Model)])), unmodelled

@@ -205,7 +205,7 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
     return tuple([measured(line) for line in lines if line[kinds] == kind])
 
 
-_actives: WeakKeyDictionary[Catalog, Array] = WeakKeyDictionary()
+_actives: WeakKeyDictionary[Table, Array] = WeakKeyDictionary()
 # Nearest runs by kind of plan, model and accelerator
 _pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictionary()
 
@@ -218,10 +218,11 @@ def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
 
 def _active(catalog: Catalog) -> Array:
     """Active parameters per token of every model. [-]"""
-    if catalog not in _actives:
+    models = catalog.tables["models"]
+    if models not in _actives:
         with np.errstate(all="ignore"):
-            _actives[catalog] = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
-    return _actives[catalog]
+            _actives[models] = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
+    return _actives[models]
 
 
 def _shapes(models: Table, rows: Sequence[int]) -> list[str]:
