@@ -35,7 +35,7 @@ def test_every_mode_has_a_rate_and_the_time_of_one_plan(printed: str, mode: str)
     )
     assert len(rates) == 1
     best, median, legal = (float(text.replace(",", "")) for text in rates[0])
-    assert best >= median > 100.0
+    assert best >= median > 0.0
     assert legal > 85.0
     assert len(re.findall(rf"^ +{mode} +[\d.]+ \([\d.]+\) ms; bar", printed, re.M)) == 1
 
