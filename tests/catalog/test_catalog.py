@@ -20,6 +20,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES
 from xlperf.catalog.table import Table
+from xlperf.engine.catalog_arrays import catalog_models
 
 PLAN_HEADER = ["model", "accelerator", "num accelerators", "tensor parallel", "sequence parallel", "precision"]
 
@@ -246,3 +247,30 @@ def test_tables_and_catalogs_travel_between_processes(catalog: Catalog, tmp_path
     plans = pickle.loads(pickle.dumps(read_plans(tmp_path / "plans.csv")[0].take([1])))
     assert plans["num_accelerators"].tolist() == [9.0]
     assert plans.place(0, "model") == "plans.csv [line 4, model]"
+
+
+def test_an_edited_catalog_shares_what_follows_from_the_tables_that_stay(catalog: Catalog) -> None:
+    """What is read from an unchanged sheet is read once; an edited sheet and its readings are the catalog's own."""
+    chips, models = catalog.tables["accelerators"], catalog.tables["models"]
+    faster = catalog.with_tables([chips.with_columns({"memory_bandwidth": 2.0 * chips["memory_bandwidth"]})])
+    assert faster.calibration is catalog.calibration
+    assert catalog_models(faster)[1] is catalog_models(catalog)[1]
+    deeper = catalog.with_tables([models.with_columns({"num_layers": 2.0 * models["num_layers"]})])
+    assert (catalog_models(deeper)[0].num_layers == 2.0 * catalog_models(catalog)[0].num_layers).all()
+    constants = catalog.tables["calibration"]
+    slower = catalog.with_tables([constants.with_columns({"value": 0.5 * constants["value"]})])
+    key = [np.array([word], dtype=object) for word in ("hopper", "bf16", "megatron")]
+    before, after = (each.calibration.constants("gemm", *key)[0] for each in (catalog, slower))
+    assert any(after[name] != before[name] for name in before)
+
+
+def test_a_catalog_says_how_it_took_a_name_whatever_another_has_read() -> None:
+    """Catalogs of the same models, each of which reads a spelling for itself."""
+    shipped = load_catalog()
+    prices = shipped.tables["prices"]
+    one, two = (shipped.with_tables([prices.take(slice(None))]) for _ in range(2))
+    header = ["model", "accelerator", "num accelerators"]
+    plans = table_from_rows("training", header, [["llama 3.1 8b", "H100-SXM-80GB", 8]])
+    for catalog in (one, two):
+        catalog.rows("models", plans.text("model"), plans, "model")
+        assert list(catalog.taken("models")) == ["llama 3.1 8b"]

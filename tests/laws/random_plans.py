@@ -480,8 +480,8 @@ def _drawn(mode: str, number: int, seed: int) -> tuple[Row, ...]:
     make = _ROWS[{"rate": "continuous", "disaggregated rate": "disaggregated"}.get(mode, mode)]
     result: list[Row] = []
     tried = 0
-    for _ in range(50):
-        rows = [make(draw, tried + at) for at in range(3 * number)]
+    for _ in range(50):  # three in five plans are legal, or more
+        rows = [make(draw, tried + at) for at in range((3 if mode.endswith("rate") else 2) * number)]
         tried += len(rows)
         kept = _legal(kind_of(mode), rows, catalog)
         result += _with_rates(catalog, kept, draw) if mode.endswith("rate") else kept

@@ -71,7 +71,7 @@ from laws.random_plans import MODES, is_legal, legal_rows, table_of
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import MARK, Table, stacked
 from xlperf.engine import evaluate
 from xlperf.engine.join import named_rows
 from xlperf.engine.software import with_software_defaults
@@ -125,6 +125,18 @@ def changed(plans: Table, change: Mapping[str, Any]) -> Table:
     return Table(plans.kind, columns, plans.place)
 
 
+def results_with(plans: Table, changes: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Results of plans with each of several changes of their columns, from one table."""
+    results = evaluate(stacked([changed(plans, change) for change in changes]), shipped())
+    return _parts(results, len(changes))
+
+
+def _parts(results: Table, number: int) -> list[Table]:
+    """Equal parts of a table, one below the other in it."""
+    rows = len(results) // number
+    return [results.take(slice(at * rows, (at + 1) * rows)) for at in range(number)]
+
+
 REFUSED = ("quantized_copies", "recompute_modules", "adapter_modules")
 """Options of what a plan may not have at all: stated, they are refused."""
 
@@ -143,6 +155,35 @@ def with_columns(catalog: Catalog, kind: str, columns: Sequence[str], change: Ca
     table = catalog.tables[kind]
     new = {column: change(table[column]) for column in columns}
     return catalog.with_tables([Table(kind, {**table.columns, **new}, table.place)])
+
+
+COPIED = ("accelerators", "networks", "models", "prices", "servers")
+"""Sheets whose rows plans name, or accelerators: catalogs that differ in these stand beside each other in one."""
+
+
+def results_in(plans: Table, catalogs: Sequence[Catalog]) -> list[Table]:
+    """Results of plans in each of several catalogs that differ from the shipped one in :data:`COPIED` alone, in one
+    evaluation: a catalog holds the rows of all, each under names of its own, and its copies of the plans name them.
+    """
+    tables = [
+        stacked([_renamed(catalog.tables[kind], f"{MARK}{at}") for at, catalog in enumerate(catalogs)])
+        for kind in COPIED
+    ]
+    rows = stacked([_renamed(plans, f"{MARK}{at}") for at in range(len(catalogs))])
+    return _parts(evaluate(rows, shipped().with_tables(tables, checked=True)), len(catalogs))
+
+
+def _renamed(table: Table, mark: str) -> Table:
+    """A table whose names of rows of :data:`COPIED` end with a mark, without aliases."""
+    named = {column.name for column in table.schema.columns if column.reference in COPIED and column.name in table}
+    if table.kind in COPIED:
+        named.add(table.schema.key.name)
+    columns = {
+        name: np.array([text and f"{text}{mark}" for text in table[name].tolist()], dtype=object) for name in named
+    }
+    if "aliases" in table:
+        columns["aliases"] = np.full(len(table), "", dtype=object)
+    return table.with_columns(columns)
 
 
 def tokens_per_step(plans: Table) -> Array:

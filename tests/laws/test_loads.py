@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from laws.samples import changed, hold, plans_of, results_of, shipped
+from laws.samples import changed, hold, plans_of, results_of, results_with, shipped
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +22,9 @@ RUN_OF_POOLS = 0.2  # waves of requests of a run stay together in fast pools
 UNDER_LOAD = 1e-3  # batches under load are whole
 
 
-def loads(mode: str, column: str, values: list[Array], **fixed: Array) -> list[Table]:
+def loads(mode: str, column: str, values: Sequence[Array | float], **fixed: Array) -> list[Table]:
     """Results of the plans of a mode at each of several loads, from one table."""
-    plans = plans_of(mode)
-    tables = [changed(plans, {**fixed, column: each}) for each in values]
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
-    results = evaluate(Table(plans.kind, columns), shipped())
-    return [results.take(slice(at * len(plans), (at + 1) * len(plans))) for at in range(len(values))]
+    return results_with(plans_of(mode), [{**fixed, column: each} for each in values])
 
 
 def replayed(plans: Table) -> Array:
@@ -39,7 +35,7 @@ def replayed(plans: Table) -> Array:
 def doubled(mode: str, column: str, most: int = STEPS, **fixed: Array) -> list[tuple[float, Table, Table]]:
     """Neighbours of the loads 1, 2, 4, ..."""
     values = [2.0**step for step in range(most)]
-    result = loads(mode, column, [np.full(len(plans_of(mode)), value) for value in values], **fixed)
+    result = loads(mode, column, values, **fixed)
     return list(zip(values, result, result[1:], strict=False))
 
 
@@ -138,7 +134,7 @@ def test_more_memory_is_never_worse(mode: str) -> None:
     plans = plans_of(mode)
     ends = plans["run_requests"] > 0.0
     shares = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-    result = [evaluate(changed(plans, {"memory_fraction": share}), shipped()) for share in shares]
+    result = loads(mode, "memory_fraction", shares)
     for share, one, two in zip(shares, result, result[1:], strict=False):
         for name, sign in (("max_request_rate", 1.0), ("tokens_per_second", 1.0), ("ttft", -1.0), ("latency", -1.0)):
             room = np.where(ends & (name == "latency"), 0.05, 0.035 if name == "max_request_rate" else 0.005)
@@ -154,11 +150,11 @@ def test_prefix_hits_are_never_slower(batch: int) -> None:
     the keys of the prompts: filling p stages takes up to 2 - 1 / p times as long as with many passes.
     """
     plans = plans_of("static")
-    rows, stages = len(plans), plans.filled("pipeline_parallel")
+    stages = plans.filled("pipeline_parallel")
     hits = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]
-    tables = [changed(plans, {"batch_size": batch, "shared_prefix": hit}) for hit in hits]
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
-    first = evaluate(Table(plans.kind, columns), shipped())["ttft"].reshape(len(hits), rows)
+    first = [
+        each["ttft"] for each in results_with(plans, [{"batch_size": batch, "shared_prefix": hit} for hit in hits])
+    ]
     for hit, more, one, two in zip(hits, hits[1:], first, first[1:], strict=False):
         few = stages * plans.filled("context_parallel") > 1.0
         room = np.where(few, 1.05, 1.005)  # chunks of a few rows fill tiles badly
@@ -180,7 +176,7 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
     mixtures = models["model"][models["num_experts"] > 0.0].tolist()
     room = np.where(np.isin(plans["model"].tolist(), mixtures), FULL_EXPERTS, FULL_CACHE)
     hits = [0.0, 0.3, 0.6, 0.9]
-    result = loads(mode, "shared_prefix", [np.full(len(plans), hit) for hit in hits])
+    result = loads(mode, "shared_prefix", hits)
     for hit, one, two in zip(hits, result, result[1:], strict=False):
         for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
             waves = (plans["run_requests"] > 0.0) & (mode == "disaggregated") & (name != "max_request_rate")
@@ -193,7 +189,7 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
 def test_fewer_polls_bring_the_first_token_earlier_only_by_fewer_passes(mode: str) -> None:
     """A scheduler that looks less often finds more prompts at once: the passes saved also show between tokens."""
     plans = plans_of(mode)
-    often, seldom = (evaluate(changed(plans, {"polling_steps": steps}), shipped()) for steps in (1.0, 10.0))
+    often, seldom = loads(mode, "polling_steps", (1.0, 10.0))
     first, each = (np.stack([entry[name] for entry in (often, seldom)]) for name in ("ttft", "tpot"))
     alone = plans["output_length"] < 2.0
     good = ~(first[1] < 0.99 * first[0]) | (each[1] < each[0]) | alone
@@ -217,11 +213,9 @@ def test_one_more_token_never_brings_the_first_one_earlier(mode: str) -> None:
     plans = plans.take(np.flatnonzero(np.isin(plans["model"].tolist(), dense)))
     chunk = plans.filled("prefill_tokens") * plans.filled("context_parallel")
     later = np.inf if mode == "static" else 1.2
-    for edge in EDGES:
-        length = np.maximum(np.floor(edge * chunk), 2.0)
-        one, more = (
-            evaluate(changed(plans, {"prompt_length": each}), shipped())["ttft"] for each in (length, length + 1.0)
-        )
+    lengths = [np.maximum(np.floor(edge * chunk), 2.0) + more for edge in EDGES for more in (0.0, 1.0)]
+    first = [each["ttft"] for each in results_with(plans, [{"prompt_length": length} for length in lengths])]
+    for edge, one, more in zip(EDGES, first[::2], first[1::2], strict=True):
         hold(f"one token after {edge:.2g} passes", ~(more < 0.97 * one), plans, before=one, after=more)
         hold(f"one token after {edge:.2g} passes: later", ~(more > later * one), plans, before=one, after=more)
 
@@ -235,8 +229,7 @@ def test_one_more_token_never_ends_a_request_sooner() -> None:
     """
     plans = plans_of("continuous")
     plans = changed(plans, {"graph_tokens": replayed(plans)})
-    tables = [changed(plans, {"output_length": np.full(len(plans), float(number))}) for number in (2, 3, 4)]
-    result = [evaluate(table, shipped())["latency"] for table in tables]
+    result = [each["latency"] for each in results_with(plans, [{"output_length": steps} for steps in (2, 3, 4)])]
     for shorter, longer in pairwise(result):
         assert np.nanmin(longer / shorter) > 0.85
         assert np.nanmean(longer < shorter * 0.99) < 0.06

@@ -11,6 +11,7 @@ Laws that are broken on purpose:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from xlperf.explore.sweep import points
 pytestmark = pytest.mark.slow
 
 NUM_PLANS = 150
+CLOSED, OPEN = 31, 34  # seeds of the plans with a number in flight and of those with a rate
 COUNTS = [2**power for power in range(13)]
 LOADS = [0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99]
 MODELS = ["Meta-Llama-3.1-8B", "Llama2-70B", "Qwen2.5-72B", "DeepSeek-V3", "Qwen3-30B-A3B", "gpt-oss-120b",
@@ -87,13 +89,15 @@ def results(catalog: Catalog, plans: list[dict[str, Any]], loads: list[dict[str,
     return {name: values[good] for name, values in numbers.items()} | {"rows": np.flatnonzero(good)}
 
 
-def closed(catalog: Catalog, mode: str, seed: int) -> dict[str, np.ndarray]:
-    return results(catalog, drawn(mode, seed), [{"concurrency": count} for count in COUNTS])
+@cache
+def closed(catalog: Catalog, mode: str) -> dict[str, np.ndarray]:
+    return results(catalog, drawn(mode, CLOSED), [{"concurrency": count} for count in COUNTS])
 
 
-def arriving(catalog: Catalog, mode: str, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray, list[dict[str, Any]]]:
+@cache
+def arriving(catalog: Catalog, mode: str) -> tuple[dict[str, np.ndarray], np.ndarray, list[dict[str, Any]]]:
     """Numbers at shares of the largest rate of each plan, those rates, and the plans."""
-    plans = drawn(mode, seed)
+    plans = drawn(mode, OPEN)
     alone = evaluate(table([{**plan, "concurrency": 4096} for plan in plans]), catalog)
     most = alone.number("max_request_rate")
     kept = np.flatnonzero((alone.number("fits") == 1.0) & ~np.isnan(most))
@@ -111,7 +115,7 @@ def least_ratio(values: np.ndarray) -> float:
 
 @MODES
 def test_twice_the_requests_never_lower_throughput_nor_the_times_of_a_request(catalog: Catalog, mode: str) -> None:
-    result = closed(catalog, mode, 31)
+    result = closed(catalog, mode)
     assert least_ratio(result["tokens_per_second"]) > 0.99
     for name in ("ttft", "tpot"):
         assert least_ratio(result[name]) > 1.0 - ROUNDING, name
@@ -119,13 +123,13 @@ def test_twice_the_requests_never_lower_throughput_nor_the_times_of_a_request(ca
 
 @MODES
 def test_twice_the_requests_never_more_than_double_throughput(catalog: Catalog, mode: str) -> None:
-    rate = closed(catalog, mode, 32)["tokens_per_second"]
+    rate = closed(catalog, mode)["tokens_per_second"]
     assert (rate[:, 1:] <= 2.0 * rate[:, :-1] * 1.01).all()
 
 
 @MODES
 def test_requests_in_flight_are_the_rate_times_the_latency(catalog: Catalog, mode: str) -> None:
-    result, plans = closed(catalog, mode, 33), drawn(mode, 33)
+    result, plans = closed(catalog, mode), drawn(mode, CLOSED)
     outputs = np.array([plans[row]["output_length"] for row in result["rows"]])
     in_flight = result["latency"] * result["tokens_per_second"] / outputs[:, None]
     np.testing.assert_allclose(in_flight, np.broadcast_to(COUNTS, in_flight.shape), rtol=1e-9)
@@ -133,7 +137,7 @@ def test_requests_in_flight_are_the_rate_times_the_latency(catalog: Catalog, mod
 
 @MODES
 def test_every_rate_below_the_largest_is_served_and_none_above(catalog: Catalog, mode: str) -> None:
-    result, most, plans = arriving(catalog, mode, 34)
+    result, most, plans = arriving(catalog, mode)
     assert not np.isnan(result["ttft"]).any()
     np.testing.assert_allclose(
         result["max_request_rate"], np.broadcast_to(most[:, None], result["ttft"].shape), rtol=2e-2
@@ -149,7 +153,7 @@ def test_every_rate_below_the_largest_is_served_and_none_above(catalog: Catalog,
 
 @MODES
 def test_a_higher_rate_never_shortens_the_times_of_a_request(catalog: Catalog, mode: str) -> None:
-    result, _, _ = arriving(catalog, mode, 35)
+    result, _, _ = arriving(catalog, mode)
     for name in ("ttft", "tpot"):
         assert least_ratio(result[name]) > 1.0 - ROUNDING, name
 
@@ -161,7 +165,7 @@ def test_requests_that_arrive_are_as_many_as_in_a_closed_loop(catalog: Catalog, 
     Arrivals vary more than a constant number in flight: queues are longer at the same rate. In a closed loop a part of
     the requests comes in bursts, which wait longer, and are batched.
     """
-    result, most, plans = arriving(catalog, mode, 36)
+    result, most, plans = arriving(catalog, mode)
     rate = most[:, None] * np.array(LOADS)
     in_flight = result["latency"] * rate
     counts = np.maximum(np.round(in_flight), 1.0)

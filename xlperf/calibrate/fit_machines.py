@@ -236,7 +236,7 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[fitt
 
 def _current_value(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
     """Current value for a vendor line, or the geometric mean over its generations."""
-    table, names = catalog.calibration.table, (row["family"], row["constant"])
+    table, names = catalog.tables["calibration"], (row["family"], row["constant"])
     of_row = zip(table.text("family").tolist(), table.text("constant").tolist(), strict=True)
     candidates = [at for at, of in enumerate(of_row) if of == names]
     kinds = table.text("generation", ANY)[candidates]
@@ -253,7 +253,7 @@ def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) 
     names = {name for sheet in rows if sheet.entries.kind == kind for name in sheet.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
         return ANY
-    table = catalog.calibration.table
+    table = catalog.tables["calibration"]
     names_of_keys = ("family", "constant", "generation", "software")
     keys = zip(*(table.text(name, ANY).tolist() for name in names_of_keys), strict=True)
     (name,) = names

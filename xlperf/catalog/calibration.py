@@ -169,7 +169,6 @@ class Calibration:
     """Constants of kernel families, collectives and software; InputError for unknown ones and bad values."""
 
     def __init__(self, table: Table) -> None:
-        self.table = table
         rows, faults = calibration_rows(table)
         if faults:
             raise InputError([Fault(table.place(row, column), problem, hint) for row, column, problem, hint in faults])

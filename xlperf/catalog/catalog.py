@@ -10,12 +10,11 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
 from xlperf.catalog.table import NamedCells, SheetCells, Table, aliases, stacked
 
+_calibration_of = lru_cache(maxsize=8)(Calibration)
 _WHOLE = ("calibration", OWN_RUNS)  # sheets whose rows belong together in any file
 
 
@@ -42,17 +42,17 @@ class Catalog:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
         given = {**tables, **absent}
         self.origin = origin  # name of the file shown to users
-        self._indexes = {kind: spellings.index_of(given[kind]) for kind in EVERY_TABLE}
+        self._indexes = {kind: spellings.index_of(given[kind]).copy() for kind in EVERY_TABLE}
         strict = tuple(strict)
         faults = _constant_faults(given["calibration"]) if "calibration" in strict else []
         raise_faults(faults)
         given, self.orphans = spellings.without_orphans(given, self._indexes, strict)
         if spellings.DESIGNS not in strict:
             given[spellings.DESIGNS] = spellings.of_what_is_known(given, self._indexes)
-            self._indexes[spellings.DESIGNS] = spellings.index_of(given[spellings.DESIGNS])
+            self._indexes[spellings.DESIGNS] = spellings.index_of(given[spellings.DESIGNS]).copy()
         self.tables: Mapping[str, Table] = MappingProxyType(spellings.with_exact_references(given, self._indexes))
         self._taken: dict[str, dict[str, str]] = {}
-        self.calibration = Calibration(self.tables["calibration"])
+        self.calibration = _calibration_of(self.tables["calibration"])
         names: dict[str, str] = {}
         for name in self.tables["networks"].text("network").tolist():
             names.setdefault(name.casefold(), name)
@@ -274,7 +274,7 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
 
 def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
     if faults:
-        indexes = {kind: spellings.index_of(table) for kind, table in tables.items()}
+        indexes = {kind: spellings.index_of(table).copy() for kind, table in tables.items()}
         known = set(faults)
         more = [
             *spellings.without_orphans(tables, indexes, strict)[1].faults,
@@ -311,13 +311,19 @@ def hash_table(digest: hashlib._Hash, table: Table) -> None:
             digest.update(f"\x1e{name}\x1e".encode() + canonical.astype("<f8").tobytes())
 
 
+@lru_cache(maxsize=64)
+def _digest_of(table: Table) -> bytes:
+    digest = hashlib.sha256()
+    hash_table(digest, table)
+    return digest.digest()
+
+
 _NAMED = ("accelerators", "models", "networks")
 """Tables whose rows plans name; a part of a catalog has all rows of other tables, except rows of unused
 accelerators.
 """
 _MOST_PARTS = 64
 _parts: OrderedDict[bytes, Catalog] = OrderedDict()
-_digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
 
 
 def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catalog:
@@ -348,16 +354,11 @@ def _part(catalog: Catalog, chosen: dict[str, np.ndarray]) -> Catalog:
                 tables[kind] = _rows_of(table, column.name, names)
     tables["generations"] = catalog.tables["generations"].take(slice(0))
     digest = hashlib.sha256(f"{catalog.origin}\x1c{catalog.case}".encode())
-    known = _digests.setdefault(catalog, {})
     for kind in EVERY_TABLE:
         if kind in tables:
             hash_table(digest, tables[kind])
-            continue
-        if kind not in known:
-            own = hashlib.sha256()
-            hash_table(own, catalog.tables[kind])
-            known[kind] = own.digest()
-        digest.update(known[kind])
+        else:
+            digest.update(_digest_of(catalog.tables[kind]))
     key = digest.digest()
     if key not in _parts:
         part = Catalog({**catalog.tables, **tables}, catalog.origin, strict=())

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -196,8 +197,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
+@lru_cache(maxsize=64)
 def index_of(table: Table) -> dict[str, int]:
-    """Rows of a table by casefolded name, and of models by alias; a blank is :data:`BLANK`."""
+    """Rows of a table by casefolded name, and of models by alias; a blank is :data:`BLANK`. Cached: add to a copy."""
     index = {"": BLANK}
     for row, name in enumerate(table.text(table.schema.key.name).tolist()):
         index.setdefault(name.casefold(), row)
@@ -265,7 +267,7 @@ def without_orphans(tables: Tables, indexes: Index, strict: Sequence[str]) -> tu
                     result.why.setdefault(kind, {}).setdefault(str(keys[row]).casefold(), words)
                 kept = [row for row in range(len(left[kind])) if str(keys[row]).casefold() not in result.why[kind]]
                 left[kind] = left[kind].take(kept)
-                indexes[kind] = index_of(left[kind])
+                indexes[kind] = index_of(left[kind]).copy()
     return left, result
 
 
@@ -320,7 +322,7 @@ def with_exact_references(tables: Tables, indexes: Index) -> Tables:
             if taken:
                 values = np.array([taken.get(name, name) for name in names], dtype=object)
                 exact[kind] = exact[kind].with_columns({column.name: values})
-                indexes[kind] = index_of(exact[kind])
+                indexes[kind] = index_of(exact[kind]).copy()
     return exact
 
 

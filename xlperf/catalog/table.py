@@ -85,17 +85,17 @@ def default_value(kind: str, column: str) -> str | float:
     return float(declared.default or "nan") * unit_of(declared).factor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # itself a key of caches: catalogs share the tables that an edit leaves
 class Table:
     """Rows of one kind of sheet, column by column; columns that the source lacks are absent."""
 
     kind: str  # name of the sheet in the schema
     columns: Mapping[str, np.ndarray]  # float64 (NaN if blank; flags 0 or 1) or object arrays of str ("" if blank)
-    place: Place = field(default=nowhere, compare=False)
+    place: Place = nowhere
     # Masks of values that are the word auto, which are blank in columns
-    auto: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    auto: Mapping[str, np.ndarray] = field(default_factory=dict)
     # Unknown columns of plans by header, text or float64, which pass through to the results
-    own: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    own: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         for values in self.columns.values():

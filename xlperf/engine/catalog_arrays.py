@@ -53,14 +53,15 @@ class _Layouts:
     names: np.ndarray  # (networks,)
 
 
-_cached_layouts: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
+_cached_layouts: WeakKeyDictionary[Table, _Layouts] = WeakKeyDictionary()
 
 
 def _layouts(catalog: Catalog) -> _Layouts:
-    cached = _cached_layouts.get(catalog)
+    table = catalog.tables["networks"]
+    cached = _cached_layouts.get(table)
     if cached is not None:
         return cached
-    tiers, table = catalog.network_arrays, catalog.tables["networks"]
+    tiers = catalog.network_arrays
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
     num_rings, num_links, num_axes = np.zeros(shape), np.ones(shape), np.ones(shape, dtype=np.int64)
@@ -121,7 +122,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
         wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
         names=np.array(catalog.networks, dtype=object),
     )
-    _cached_layouts[catalog] = layouts
+    _cached_layouts[table] = layouts
     return layouts
 
 
@@ -396,5 +397,10 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
     """All models of a catalog, and the unmodelled features of each in words ("" without any)."""
-    arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    return Model.of_rows(arrays.model), arrays.unmodelled
+    return models_of(catalog.tables["models"])
+
+
+def models_of(models: Table) -> tuple[Model, np.ndarray]:
+    """As :func:`catalog_models`, of a sheet."""
+    columns, unmodelled = model_columns(models)
+    return Model.of_rows(np.array([columns[field.name] for field in fields(Model)])), unmodelled

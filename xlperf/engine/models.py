@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -286,6 +286,7 @@ _FILLED = ("gated_mlp", "tied_embeddings", "query_key_norm", "dropout", "wide_at
            "residual_streams")  # fmt: skip
 
 
+@lru_cache(maxsize=8)
 def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     """Shapes of models by name, and the reason why each is not modelled, "" if it is."""
     heads, hidden = models.number("num_attention_heads"), models.number("hidden_size")

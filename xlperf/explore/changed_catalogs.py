@@ -49,10 +49,10 @@ def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.nda
         made_for = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
         by_name[sheet] = np.flatnonzero(np.isin(made_for, by_name["accelerators"]))
     for sheet in ("accelerators", "chiplets", "devices", "technology"):
+        table = _sheet(catalog, sheet)
         for column, target in _NAMED[sheet].items():
             if (sheet, column) == ("chiplets", "device"):  # a stated accelerator does not follow from it
                 continue
-            table = _sheet(catalog, sheet)
             names = table.text(column)[by_name.get(sheet, np.zeros(0, dtype=np.int64))]
             if sheet == "accelerators" and column != "device":  # derived ones have the node of their device
                 names = names[table.text("device")[by_name[sheet]] == ""]

@@ -51,6 +51,11 @@ _SCHEDULED = {
 }  # fmt: skip
 
 
+def _split(text: str) -> list[str]:
+    """Words of a text as a POSIX shell splits them; shlex, which reads sign by sign, only if the text quotes any."""
+    return shlex.split(text) if re.search(r"[\"'\\]", text) else re.findall(r"[^ \t\r\n]+", text)
+
+
 def _of_scheduler(text: str) -> dict[str, str]:
     """Variables that Slurm sets from the directives of a script.
 
@@ -204,7 +209,7 @@ class Shell:
         text = self.filled(text)[: 10 * MOST_VALUE]
         self._spend(len(text) // 10)  # what there is but for variables is bounded by the text
         try:
-            words = shlex.split(text, comments=False)
+            words = _split(text)
         except ValueError:  # a quote that is not closed
             words = text.replace('"', " ").replace("'", " ").split()
         names: list[str] = []
@@ -286,7 +291,7 @@ class Shell:
         text = self.filled(text, unknown=False)[:MOST_VALUE].strip()
         self._spend(len(text))
         try:
-            words = shlex.split(text)
+            words = _split(text)
         except ValueError:
             return False
         if words and words[0] in ("[", "[["):
