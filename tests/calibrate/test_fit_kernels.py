@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fit_samples import differing, with_other_last_digits
 from places import DATA
 from shipped import shipped_kernels
 
+from xlperf.calibrate import fit_kernels as module
 from xlperf.calibrate.accuracy import calibrated_time
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table
@@ -42,8 +44,22 @@ def sample() -> Measurements:
 
 
 @cache
+def fitted() -> tuple[list[FittedConstant], dict[tuple[str, str, str, str], KernelFit]]:
+    """Constants of all rows, and the fits of groups of rows that they are made of."""
+    groups: dict[tuple[str, str, str, str], KernelFit] = {}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def recorded(*given: Any) -> dict[tuple[str, str, str, str], KernelFit]:
+            groups.update(fitted_groups(*given))
+            return groups
+
+        patch.setattr(module, "fitted_groups", recorded)
+        constants = fit_kernels(rows(), catalog(), DATE)
+    return constants, groups
+
+
 def fits() -> dict[tuple[str, str, str, str], KernelFit]:
-    return fitted_groups(sample(), catalog())
+    return fitted()[1]
 
 
 def test_every_row_is_used_or_left_out_with_a_reason() -> None:
@@ -81,9 +97,8 @@ def test_runs_that_state_a_rate_get_its_time() -> None:
     assert attention.time[row] == pytest.approx(flop / (float(stated["tflops"]) * 1e12))
 
 
-@cache
 def constants() -> list[FittedConstant]:
-    return fit_kernels(rows(), catalog(), DATE)
+    return fitted()[0]
 
 
 @pytest.mark.slow

@@ -83,14 +83,16 @@ def as_workbook(path: Path, block: Block) -> Path:
 @pytest.mark.parametrize("form", [as_csv, as_parquet, as_workbook])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_file_gives_the_same_bits(kind: str, form: Callable[[Path, Block], Path], tmp_path: Path) -> None:
+    """The same plans to the last bit, of which there is one result."""
     (plans,) = read_plans(form(tmp_path / "plans", block_of(kind)))
-    assert plans.kind == kind
-    results = evaluate(plans, shipped())
-    for name, values in expected(kind).columns.items():
-        same = values == results[name]
+    cells = table_of(kind, rows_of(kind))
+    assert (plans.kind, plans.columns.keys()) == (kind, cells.columns.keys())
+    assert not any(mask.any() for mask in plans.auto.values()) and not plans.own
+    for name, values in cells.columns.items():
+        same = values == plans[name]
         if values.dtype == np.float64:
-            same |= np.isnan(values) & np.isnan(results[name])
-        hold(f"{name} from {form.__name__[3:]}", same, plans, cells=values, file=results[name])
+            same |= np.isnan(values) & np.isnan(plans[name])
+        hold(f"{name} from {form.__name__[3:]}", same, plans, cells=values, file=plans[name])
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +142,9 @@ def _card(header: Sequence[Any], row: Sequence[Any]) -> Block:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", [as_csv, as_parquet])
-def test_the_command_writes_the_same_numbers(
-    kind: str, form: Callable[[Path, Block], Path], tmp_path: Path, command: Callable[..., Any]
-) -> None:
+def test_the_command_writes_the_same_numbers(kind: str, tmp_path: Path, command: Callable[..., Any]) -> None:
     """``xlperf evaluate``: what it writes reads back as the same numbers."""
-    plans, out = form(tmp_path / "plans", block_of(kind)), tmp_path / "results.csv"
+    plans, out = as_csv(tmp_path / "plans", block_of(kind)), tmp_path / "results.csv"
     assert command("evaluate", plans, "-o", out).code == 0
     with out.open(newline="") as stream:
         header, *rows = csv.reader(stream)
