@@ -354,14 +354,12 @@ def _part(catalog: Catalog, chosen: dict[str, np.ndarray]) -> Catalog:
                 tables[kind] = _rows_of(table, column.name, names)
     tables["generations"] = catalog.tables["generations"].take(slice(0))
     digest = hashlib.sha256(f"{catalog.origin}\x1c{catalog.case}".encode())
+    whole = {**catalog.tables, **tables}
     for kind in EVERY_TABLE:
-        if kind in tables:
-            hash_table(digest, tables[kind])
-        else:
-            digest.update(_digest_of(catalog.tables[kind]))
+        digest.update(_digest_of(whole[kind]))
     key = digest.digest()
     if key not in _parts:
-        part = Catalog({**catalog.tables, **tables}, catalog.origin, strict=())
+        part = Catalog(whole, catalog.origin, strict=())
         part.case = catalog.case
         _parts[key] = part
     _parts.move_to_end(key)

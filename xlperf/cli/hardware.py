@@ -318,14 +318,15 @@ def _name_of(path: Path) -> str:
 
 def _checked(converted: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:
     """Computed and stated parameters in lines, and whether plans can be computed."""
-    from xlperf.engine.catalog_arrays import models_of
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.engine.catalog_arrays import catalog_models
     from xlperf.equations.model.operators import mtp_parameters, parameter_count
 
     if converted.refused:
         return [f"no plan is computed with this model: {converted.refused}"], False
     billion = factor("G")
     table = _table("models", converted.row)
-    models, reasons = models_of(table)
+    models, reasons = catalog_models(Catalog.from_tables([table], ""))
     if reasons[0]:
         return [f"no plan is computed with this model: it {reasons[0]}"], False
     total, active = float(parameter_count(models)[0]), float(parameter_count(models, experts_per_token=True)[0])

@@ -58,9 +58,8 @@ _cached_layouts: WeakKeyDictionary[Table, _Layouts] = WeakKeyDictionary()
 
 def _layouts(catalog: Catalog) -> _Layouts:
     table = catalog.tables["networks"]
-    cached = _cached_layouts.get(table)
-    if cached is not None:
-        return cached
+    if table in _cached_layouts:
+        return _cached_layouts[table]
     tiers = catalog.network_arrays
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
@@ -105,7 +104,7 @@ def _layouts(catalog: Catalog) -> _Layouts:
                 num_links[number, tier] = at[0] / tiers["oversubscription"][number, tier]
     tapered = np.where(dragonfly, 1.0, tiers["oversubscription"])
     links = tiers["link_bandwidth"] / (tapered * tiers["accelerators_per_adapter"])
-    layouts = _Layouts(
+    layouts = _cached_layouts[table] = _Layouts(
         lengths,
         num_rings,
         num_links,
@@ -122,7 +121,6 @@ def _layouts(catalog: Catalog) -> _Layouts:
         wrong=np.array([text != "" for text in problems.tolist()], dtype=bool),
         names=np.array(catalog.networks, dtype=object),
     )
-    _cached_layouts[table] = layouts
     return layouts
 
 
@@ -397,10 +395,5 @@ def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
     """All models of a catalog, and the unmodelled features of each in words ("" without any)."""
-    return models_of(catalog.tables["models"])
-
-
-def models_of(models: Table) -> tuple[Model, np.ndarray]:
-    """As :func:`catalog_models`, of a sheet."""
-    columns, unmodelled = model_columns(models)
+    columns, unmodelled = model_columns(catalog.tables["models"])
     return Model.of_rows(np.array([columns[field.name] for field in fields(Model)])), unmodelled

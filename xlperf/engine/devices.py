@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -45,11 +45,10 @@ _NAMES = {"technology": "technology", "base_technology": "technology", "core": "
 _MADE_OF = ("technology", "base_technology", "core", "core_node", "memory", "link", "die_link")
 _REQUIRED = ("technology", "core", "memory")
 
-_cache: WeakKeyDictionary[Catalog, Accelerators] = WeakKeyDictionary()
 _BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages", "chiplets")
-_MOST_KEPT = 4
+_MOST_KEPT = 16
 # Latest results by their tables: the catalogs of a fit differ in the calibration alone
-_recent: list[tuple[tuple[Table, ...], Accelerators]] = []
+_recent: OrderedDict[tuple[Table, ...], Accelerators] = OrderedDict()
 
 
 class Accelerators(NamedTuple):
@@ -186,18 +185,13 @@ def device_cost_parts(devices: Table, catalog: Catalog) -> Table | None:
 
 def accelerators_of(catalog: Catalog) -> Accelerators:
     """Accelerators of a catalog with the results of their devices, cached."""
-    accelerators = _cache.get(catalog)
-    if accelerators is not None:
-        return accelerators
     behind = tuple(catalog.tables[kind] for kind in _BEHIND)
-    for tables, recent in _recent:
-        if all(table is other for table, other in zip(behind, tables, strict=True)):
-            accelerators = recent
-    if accelerators is None:
-        accelerators = _accelerators(catalog)
-        _recent[:] = [(behind, accelerators), *_recent[: _MOST_KEPT - 1]]
-    _cache[catalog] = accelerators
-    return accelerators
+    if behind not in _recent:
+        _recent[behind] = _accelerators(catalog)
+    _recent.move_to_end(behind)
+    while len(_recent) > _MOST_KEPT:
+        _recent.popitem(last=False)
+    return _recent[behind]
 
 
 def _accelerators(catalog: Catalog) -> Accelerators:

@@ -31,7 +31,7 @@ from xlperf.catalog.calibration import is_release, same_kernels
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import software_title, table_schema
 from xlperf.catalog.table import Table, Words, copied_name
-from xlperf.engine.catalog_arrays import models_of
+from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import half_width
 
@@ -205,6 +205,7 @@ def measured_runs(kind: str) -> tuple[Measured, ...]:
     return tuple([measured(line) for line in lines if line[kinds] == kind])
 
 
+_actives: WeakKeyDictionary[Table, Array] = WeakKeyDictionary()
 # Nearest runs by kind of plan, model and accelerator
 _pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictionary()
 
@@ -212,14 +213,16 @@ _pairs: WeakKeyDictionary[Catalog, dict[tuple[str, int], _Pair]] = WeakKeyDictio
 def model_traits(catalog: Catalog) -> tuple[list[str], Array]:
     """Shape of the layers of every model, attention included, and active parameters per token. [-]"""
     models = catalog.tables["models"]
-    return _shapes(models, range(len(models))), _active(models)
+    return _shapes(models, range(len(models))), _active(catalog)
 
 
-@lru_cache(maxsize=8)
-def _active(models: Table) -> Array:
+def _active(catalog: Catalog) -> Array:
     """Active parameters per token of every model. [-]"""
-    with np.errstate(all="ignore"):
-        return parameter_count(models_of(models)[0], experts_per_token=True)
+    models = catalog.tables["models"]
+    if models not in _actives:
+        with np.errstate(all="ignore"):
+            _actives[models] = parameter_count(catalog_models(catalog)[0], experts_per_token=True)
+    return _actives[models]
 
 
 def _shapes(models: Table, rows: Sequence[int]) -> list[str]:
@@ -447,7 +450,7 @@ def _pair(kind: str, catalog: Catalog, model: int, accelerator: int) -> _Pair:
     nearest = _nearest(
         kind,
         shape,
-        float(_active(catalog.tables["models"])[model]),
+        float(_active(catalog)[model]),
         copied_name(str(catalog.tables["models"]["model"][model])),
         copied_name(str(chips["accelerator"][accelerator])),
         generation,
