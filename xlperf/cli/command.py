@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -238,13 +239,18 @@ def command(**shared: Decorator) -> Callable[[Any], Command]:
                 texts[row["option"]].insert(0, row["meaning"])
             else:
                 function = _parameter(row, shared)(function)
-        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in texts["example"])
+        lines = (re.sub(" {3,}", "\n      ", line) if len(line) > _EXAMPLE else line for line in texts["example"])
+        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
         epilog += f"\n\nGuide: xlperf guide {texts['page'][0]}"
         words = {"short_help": texts["summary"][0], "help": "\n\n".join(texts["text"]), "epilog": epilog}
         result: Command = click.command(name, cls=Command, **words)(function)
         return result
 
     return made
+
+
+_EXAMPLE = 76
+"""Letters of an example with its words that a line of 80 columns has; longer ones have their words below. [-]"""
 
 
 @cache
@@ -264,6 +270,8 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
         optional = value.endswith(("?", "*"))
         return click.argument(option, required=not optional, nargs=-1 if value.endswith("*") else 1, **settings)
     settings |= {"multiple": "*" in value, "required": value.endswith("!"), "help": row["meaning"].format(vary=VARY)}
+    metavar, more = listed_choices(getattr(settings["type"], "choices", ()))
+    settings |= {"metavar": settings["metavar"] or (metavar if more else None), "help": settings["help"] + more}
     if value == "flag":
         settings |= {"is_flag": True, "type": None, "default": default == "True"}
         settings["show_default"] = bool(default)
@@ -272,6 +280,16 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
     names = option.split()
     settings |= {"shell_complete": partial(_completed, names[-1])}
     return click.option(*names, *filter(None, [row["name"]]), **settings)
+
+
+def listed_choices(choices: Sequence[str]) -> tuple[str, str]:
+    """Choices as they stand beside an option; many have a name there, and are listed in a sentence."""
+    beside = "|".join(choices)
+    return ("NAME", f" One of {', '.join(choices)}.") if len(beside) > _BESIDE else (beside, "")
+
+
+_BESIDE = 60
+"""Letters of choices that stand beside an option at the most. [-]"""
 
 
 def _completed(option: str, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlperf.catalog.schema import Column, first_words, parts, questions, rounded, software_title, table_schema
-from xlperf.cli.command import Command, Sheets, catalog_of, command, names_of, words_of
+from xlperf.cli.command import Command, Sheets, catalog_of, command, listed_choices, names_of, words_of
 from xlperf.cli.output import (
     Front,
     aligned,
@@ -42,10 +42,12 @@ _VARIED = ("serve", "train", "chip")
 def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
-    metavar = "|".join(column.choices) or unit
-    words = f"{column.meaning}." + (f"  [default: {value}]" if value else "")
+    metavar, more = listed_choices(column.choices)
+    words = f"{column.meaning}.{more}" + (f"  [default: {value}]" if value else "")
     option = f"--{column.name.replace('_', '-')}"
-    return click.option(option, column.name, metavar=metavar, help=words, shell_complete=partial(_entries, column))
+    return click.option(
+        option, column.name, metavar=metavar or unit, help=words, shell_complete=partial(_entries, column)
+    )
 
 
 def _entries(column: Column, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
