@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, OptionError, nearest, raise_faults
 from xlperf.base.files import irreplaceable
-from xlperf.cli.output import AS_JSON, STANDARD, WIDE, say
+from xlperf.cli.output import AS_JSON, STANDARD, WIDE, listed_choices, say
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -280,16 +280,6 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
     names = option.split()
     settings |= {"shell_complete": partial(_completed, names[-1])}
     return click.option(*names, *filter(None, [row["name"]]), **settings)
-
-
-def listed_choices(choices: Sequence[str]) -> tuple[str, str]:
-    """Choices as they stand beside an option; many have a name there, and are listed in a sentence."""
-    beside = "|".join(choices)
-    return ("NAME", f" One of {', '.join(choices)}.") if len(beside) > _BESIDE else (beside, "")
-
-
-_BESIDE = 60
-"""Letters of choices that stand beside an option at the most. [-]"""
 
 
 def _completed(option: str, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:

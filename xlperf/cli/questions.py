@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlperf.catalog.schema import Column, first_words, parts, questions, rounded, software_title, table_schema
-from xlperf.cli.command import Command, Sheets, catalog_of, command, listed_choices, names_of, words_of
+from xlperf.cli.command import Command, Sheets, catalog_of, command, names_of, words_of
 from xlperf.cli.output import (
     Front,
     aligned,
@@ -17,6 +17,7 @@ from xlperf.cli.output import (
     is_json,
     is_page,
     is_workbook,
+    listed_choices,
     progress,
     say,
     terminal_width,
