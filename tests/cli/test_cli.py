@@ -58,6 +58,8 @@ def test_help_teaches_by_example(command: Command, name: str) -> None:
     shown = command(*name.split(), "--help")
     assert shown.code == 0
     assert f"\n    xlperf {name.partition(' --')[0]} " in shown.out.split("Examples:")[1] + " "
+    wide = [line for line in shown.out.splitlines() if len(line) > 80]
+    assert [line for line in wide if not line.startswith("    xlperf ") or "   " in line.strip()] == []
 
 
 @pytest.mark.parametrize("name", list(cli.tasks()))

@@ -41,7 +41,7 @@ def test_every_visible_sheet_leads_to_the_list_of_all_sheets_which_leads_to_each
 def test_a_page_of_numbers_has_every_entry_and_result_once(book: Any) -> None:
     values = shipped_book(data_only=True)
     for (form, page), calc in zip(number_pages().items(), NUMBERS, strict=False):
-        lines = [row for row in values[page.sheet].iter_rows(min_row=TOP + 1, values_only=True) if row[4]]
+        lines = [row for row in values[page.sheet].iter_rows(min_row=TOP + 1, values_only=True) if row[5]]
         entries = [row for row in form_rows(form) if not isinstance(row, str)]
         shown = [str(row[0]) for row in lines]
         bands = sum(row[3] is not None for row in lines)
@@ -52,7 +52,7 @@ def test_a_page_of_numbers_has_every_entry_and_result_once(book: Any) -> None:
         stored = {
             str(row[0].value): row[1].value for row in values[calc].iter_rows(min_row=3, max_col=2) if row[0].value
         }
-        for name, value, _, _, _ in lines[len(entries) :]:
+        for name, value, *_ in lines[len(entries) :]:
             header = next(
                 column.header for column in results_of(form).columns if column.header.partition(" (")[0] == name
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from click.shell_completion import CompletionItem
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, OptionError, nearest, raise_faults
 from xlperf.base.files import irreplaceable
-from xlperf.cli.output import AS_JSON, STANDARD, WIDE, say
+from xlperf.cli.output import AS_JSON, STANDARD, WIDE, listed_choices, say
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
@@ -238,13 +239,18 @@ def command(**shared: Decorator) -> Callable[[Any], Command]:
                 texts[row["option"]].insert(0, row["meaning"])
             else:
                 function = _parameter(row, shared)(function)
-        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in texts["example"])
+        lines = (re.sub(" {3,}", "\n      ", line) if len(line) > _EXAMPLE else line for line in texts["example"])
+        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
         epilog += f"\n\nGuide: xlperf guide {texts['page'][0]}"
         words = {"short_help": texts["summary"][0], "help": "\n\n".join(texts["text"]), "epilog": epilog}
         result: Command = click.command(name, cls=Command, **words)(function)
         return result
 
     return made
+
+
+_EXAMPLE = 76
+"""Letters of an example with its words that a line of 80 columns has; longer ones have their words below. [-]"""
 
 
 @cache
@@ -264,6 +270,8 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
         optional = value.endswith(("?", "*"))
         return click.argument(option, required=not optional, nargs=-1 if value.endswith("*") else 1, **settings)
     settings |= {"multiple": "*" in value, "required": value.endswith("!"), "help": row["meaning"].format(vary=VARY)}
+    metavar, more = listed_choices(getattr(settings["type"], "choices", ()))
+    settings |= {"metavar": settings["metavar"] or (metavar if more else None), "help": settings["help"] + more}
     if value == "flag":
         settings |= {"is_flag": True, "type": None, "default": default == "True"}
         settings["show_default"] = bool(default)

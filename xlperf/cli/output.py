@@ -560,3 +560,13 @@ def standard_output() -> IO[str]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n", errors="backslashreplace")
     return sys.stdout
+
+
+def listed_choices(choices: Sequence[str]) -> tuple[str, str]:
+    """Choices as they stand beside an option; many have a name there, and are listed in a sentence."""
+    beside = "|".join(choices)
+    return ("NAME", f" One of {', '.join(choices)}.") if len(beside) > _BESIDE else (beside, "")
+
+
+_BESIDE = 60
+"""Letters of choices that stand beside an option at the most. [-]"""

@@ -17,6 +17,7 @@ from xlperf.cli.output import (
     is_json,
     is_page,
     is_workbook,
+    listed_choices,
     progress,
     say,
     terminal_width,
@@ -42,10 +43,12 @@ _VARIED = ("serve", "train", "chip")
 def _option(column: Column, value: str) -> Any:
     """The option of an entry of a form."""
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
-    metavar = "|".join(column.choices) or unit
-    words = f"{column.meaning}." + (f"  [default: {value}]" if value else "")
+    metavar, more = listed_choices(column.choices)
+    words = f"{column.meaning}.{more}" + (f"  [default: {value}]" if value else "")
     option = f"--{column.name.replace('_', '-')}"
-    return click.option(option, column.name, metavar=metavar, help=words, shell_complete=partial(_entries, column))
+    return click.option(
+        option, column.name, metavar=metavar or unit, help=words, shell_complete=partial(_entries, column)
+    )
 
 
 def _entries(column: Column, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
