@@ -51,3 +51,22 @@ def test_names_of_engines_as_people_write_them() -> None:
     assert table["software_release"].tolist() == ["0.8.5", "", "", "", ""]
     assert table["concurrency"].tolist() == [64.0] * 5 and table["prompt_length"].tolist() == [1000.0] * 5
     assert "concurrency" not in table_from_rows("inference", [*header, "fits"], [[*row, "yes"] for row in rows])
+
+
+@pytest.mark.parametrize(
+    "units", [["", "", "-", "GPUs", "tokens", "tokens", "ms"], [None, "", "", "", "tok", "tok", "[s]"]]
+)
+def test_a_row_of_units_below_the_header_belongs_to_the_header(units: list[str | None], tmp_path: Path) -> None:
+    book, path = openpyxl.Workbook(), tmp_path / "units.xlsx"
+    book.worksheets[0].title = "inference"
+    target = 2000 if units[-1] == "ms" else 2
+    for row in ([*HEADER[:-1], "TTFT target"], units, [*PLAN[:-1], target], ["b", *PLAN[1:-1], "x"]):
+        book.worksheets[0].append(row)
+    book.save(path)
+    with pytest.raises(InputError, match=r"\[inference!G4\]: ttft target") as refused:
+        read_plans(path)
+    assert str(refused.value).count("\n") == 0
+    book.worksheets[0].delete_rows(4)
+    book.save(path)
+    (table,) = read_plans(path)
+    assert table["ttft_target"].tolist() == [2.0] and table["prompt_length"].tolist() == [1000.0]

@@ -139,3 +139,16 @@ def test_the_limit_of_the_context_of_a_start_is_read() -> None:
     text = "Initializing a V1 LLM engine (v0.16.0) with config: model='Qwen/Qwen3-32B', max_seq_len=160000, seed=0\n"
     given = {"accelerator": "H100-SXM-80GB", "prompt length": "9", "output length": "1"}
     assert read_launch(text, "run.log", given=given).plan["max_context"][0] == 160_000.0
+
+
+def test_a_change_that_leaves_no_room_for_a_cache_divides_by_nothing(command: Run, tmp_path: Path) -> None:
+    """vllm PR 13596: the start of a server alone, beside a plan whose other sharding has no memory for a cache."""
+    (tmp_path / "start.log").write_text(
+        "kv_cache_utils.py:524] GPU KV cache size: 2,042,016 tokens\n", encoding="utf-8"
+    )
+    header = "model,accelerator,num accelerators,tensor parallel,prompt length,output length,concurrency,software"
+    (tmp_path / "plan.csv").write_text(
+        f"{header}\nMiniMax-M2.5,H200-SXM-141GB,4,4,1062,8192,16,vllm\n", encoding="utf-8"
+    )
+    done = command("diagnose", str(tmp_path / "plan.csv"), "--log", str(tmp_path / "start.log"))
+    assert "vLLM: kv cache tokens 2,042,016\n" in done.err and "Warning" not in done.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError, nearest, raise_faults
+from xlperf.base.units import UNITS
 from xlperf.catalog import schema
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import card_cell, card_of_csv, find_card
@@ -152,6 +153,7 @@ def _with_merged(book: Workbook, sheet: str, cells: Cells, header_row: int) -> C
 def read_block(kind: str, block: Block) -> Parsed:
     """A block as a table, with every fault; a second header row below the first is the only one, if there is one."""
     if kind in schema.PLAN_TABLES:
+        block = _with_units(kind, block)
         named = frozenset(position for position, cell in enumerate(block.header) if isinstance(cell, str))
         for number, row in enumerate(block.rows):
             if _repeats(block.header, row, named):
@@ -164,6 +166,25 @@ def read_block(kind: str, block: Block) -> Parsed:
         problem = f'row just below the table "{block.table.name}" ({block.table.reference}) is not part of it'
         faults.append(Fault(place, f"{problem}; extend the table over it, or leave a row free"))
     return table, faults
+
+
+def _with_units(kind: str, block: Block) -> Block:
+    """A block whose first row states units, with the units in its header; other blocks as they are."""
+    header, stated = list(block.header), 0
+    for at, cell in enumerate(block.rows[0] if block.rows else ()):
+        if is_blank(cell):
+            continue
+        unit, name = str(cell).strip("()[] "), str(header[at])
+        column = schema.table_schema(kind).by_name.get(schema.canonical(kind, schema.split_header(name)[0]))
+        nouns = schema.counted_nouns(column) if column is not None else ()
+        if unit not in UNITS and unit.casefold() not in nouns:
+            return block
+        if schema.split_header(name)[1] is None and unit != "-":
+            header[at] = f"{name} ({unit})"
+        stated += 1
+    if stated < 2:
+        return block
+    return replace(block, header=header, rows=block.rows[1:], locate=replace(block.locate, rows=block.locate.rows[1:]))
 
 
 def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) -> bool:
