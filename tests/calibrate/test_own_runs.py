@@ -367,7 +367,7 @@ BARS = {"step_time": 0.11, "ttft": 0.45, "memory": 0.20, "tpot": 0.20}
 """Largest median over sources left out, as first predicted, of the error of their other rows after one run."""
 
 
-MOST_ROWS, FEWEST_SOURCES = 12, 6
+MOST_ROWS, FEWEST_SOURCES = 12, 10
 """Rows of a source that are enough for ten runs and others; sources whose share in the band tells something."""
 
 
