@@ -354,9 +354,7 @@ class Page:
     def own_runs(self) -> Table:
         """Errors of other rows of a source after own runs of it."""
         header, lines = accuracy_table(accuracies(sources_left_out(self.published, self.catalog, self.step)))
-        columns = range(9)
-        shown = [tuple(line[at] for at in columns) for line in lines if line[1] in _SHOWN_RUNS]
-        return tuple(header[at] for at in columns), shown
+        return header, [line for line in lines if line[1] in _SHOWN_RUNS]
 
     def _mask(self, quantity: str, experts: bool | None) -> np.ndarray:
         rows = self.readings
@@ -395,6 +393,15 @@ TABLES: dict[str, Callable[[Page], Table]] = {
     "deployments": Page.deployments, "own-runs": Page.own_runs,
 }  # fmt: skip
 """Tables by the name of their markers."""
+_BELOW = {
+    "own-runs": (
+        "",
+        "Readings as first predicted. *Median error* and the next columns are by source: the median over sources of",
+        "the median over the other rows of each; a source of two rows, chosen to differ, counts like one of 24. *By",
+        "pair*: the median over all pairs of some runs and another row, at most 24 rows a source.",
+    )
+}
+"""Lines below a table that define its columns."""
 
 
 def write_tables(path: Path, page: Page) -> list[str]:
@@ -420,7 +427,10 @@ def markdown(name: str, table: Table) -> str:
     numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]
     rule = "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
     rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
-    return "\n".join([f"<!-- {name}: begin -->", rows[0], rule, *rows[1:], f"<!-- {name}: end -->"]) + "\n"
+    return (
+        "\n".join([f"<!-- {name}: begin -->", rows[0], rule, *rows[1:], *_BELOW.get(name, ()), f"<!-- {name}: end -->"])
+        + "\n"
+    )
 
 
 def _expected(sources: np.ndarray, first: Array, few: Array, today: Array, width: Array) -> tuple[str, ...]:

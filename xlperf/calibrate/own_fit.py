@@ -1,7 +1,7 @@
 """Runs of a source and its other rows: constants of :mod:`xlperf.engine.learning`, and their accuracy.
 
-A published source stands for a user: its rows are predicted without any of them in the fit, some serve as own runs, and
-the others measure the gain. Machines that are fitted by vendor line take no part.
+A published source stands for a user: its rows are predicted without any of them in the fit, in readings as they first
+were, some serve as own runs, and the others measure the gain. Machines that are fitted by vendor line take no part.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from xlperf.calibrate.published_errors import (
     plans_of,
     plans_to_fit,
 )
+from xlperf.calibrate.readings import FirstPredictions, first_errors, first_predictions
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import csv_text
 from xlperf.catalog.table import Table, copied_name
@@ -92,11 +93,9 @@ def places_of(plans: Table, quantity: str, catalog: Catalog) -> learning.Places:
 
 def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Callable[[str], None]) -> list[Source]:
     """Sources with two rows of a quantity or more, predicted without the source in the fit."""
-    result: list[Source] = []
-    for rows in published:
-        if rows.kind == POWER:
-            result += _of_power(rows, catalog)
-            continue
+    known, watts = first_predictions(), [rows for rows in published if rows.kind == POWER]
+    result = sources_as_they_are(watts, catalog)
+    for rows in [rows for rows in published if rows.kind != POWER]:
         for quantities in (QUANTITIES, (MEMORY,)) if rows.kind == "training" else (QUANTITIES,):
             plans = plans_to_fit(rows, catalog)
             result += _grouped(plans, *left_out_together(plans, quantities, _names))
@@ -104,14 +103,17 @@ def sources_left_out(published: Sequence[Published], catalog: Catalog, step: Cal
             planned = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
             by_line = [group.casefold().startswith(OTHER_MACHINES) for group in rows.text["group"]]
             free = [row for row, name in enumerate(rows.text["row_id"]) if name not in planned and not by_line[row]]
-            result += sources_as_they_are([rows.take(free)], catalog, quantities)
+            result += sources_as_they_are([rows.take(free)], catalog, quantities, known)
     return result
 
 
 def sources_as_they_are(
-    published: Sequence[Published], catalog: Catalog, quantities: Sequence[str] = (*QUANTITIES, MEMORY)
+    published: Sequence[Published],
+    catalog: Catalog,
+    quantities: Sequence[str] = (*QUANTITIES, MEMORY),
+    known: FirstPredictions | None = None,
 ) -> list[Source]:
-    """Sources with two rows of a quantity or more that no fit has seen."""
+    """Sources with two rows of a quantity or more that no fit has seen, as first predicted if ``known`` has them."""
     result: list[Source] = []
     for rows in published:
         if rows.kind == POWER:
@@ -119,13 +121,13 @@ def sources_as_they_are(
             continue
         plans = plans_of(rows, catalog)
         errors = errors_of(plans, quantities)
-        result += _grouped(plans, errors, errors.fitted)
+        firsts = np.array([log for log, _ in first_errors(rows, errors, known or {})])
+        result += _grouped(plans, errors, np.where(np.isnan(firsts), errors.fitted, firsts))
     return result
 
 
 def _names(plans: PublishedPlans, errors: Errors) -> np.ndarray:
-    source = plans.published.text["source_id"]
-    return np.array([source[plans.index[plan]] for plan in errors.plan.tolist()], dtype=object)
+    return np.asarray(np.array(plans.published.text["source_id"], dtype=object)[plans.index[errors.plan]])
 
 
 def _grouped(plans: PublishedPlans, errors: Errors, logs: Array) -> Iterator[Source]:
@@ -162,27 +164,20 @@ def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
 
 def _log_densities(source: Source, effects: learning.Effects, number: int) -> Array:
     """Log density of the other rows under the process with some rows as runs, (draws, others)."""
-    from scipy.special import gammaln, logsumexp
+    from scipy.special import gammaln
 
     runs, others = source.draws[number]
-    plain = effects.variance * learning.covariance(source.places, source.places, effects)
+    whole = effects.variance * learning.covariance(source.places, source.places, effects)
     noise, freedom = effects.variance * effects.noise, effects.freedom + number
-    cases, evidence = [], []
-    for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
-        whole = plain + effects.variance * common
-        lower = np.linalg.cholesky(whole[runs[:, :, None], runs[:, None, :]] + noise * np.eye(number))
-        residual = np.linalg.solve(lower, source.ratios[runs][..., None])
-        reduced = np.linalg.solve(lower, whole[runs[:, :, None], others[:, None, :]])
-        squares = (residual * residual).sum((-1, -2))
-        spread = np.diag(whole)[others] + noise - (reduced * reduced).sum(-2)
-        spread = spread * ((effects.freedom + squares) / freedom)[:, None]
-        error = source.ratios[others] - (reduced * residual).sum(-2)
-        known = gammaln(0.5 * (freedom + 1.0)) - gammaln(0.5 * freedom) - 0.5 * np.log(freedom * np.pi * spread)
-        cases.append(known - 0.5 * (freedom + 1.0) * np.log1p(error * error / (freedom * spread)))
-        determinant = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
-        evidence.append(math.log(chance) - determinant - 0.5 * freedom * np.log1p(squares / effects.freedom))
-    weights = np.array(evidence) - logsumexp(evidence, axis=0)
-    return np.asarray(logsumexp(np.array(cases) + weights[:, :, None], axis=0))
+    lower = np.linalg.cholesky(whole[runs[:, :, None], runs[:, None, :]] + noise * np.eye(number))
+    residual = np.linalg.solve(lower, source.ratios[runs][..., None])
+    reduced = np.linalg.solve(lower, whole[runs[:, :, None], others[:, None, :]])
+    squares = (residual * residual).sum((-1, -2))
+    spread = np.diag(whole)[others] + noise - (reduced * reduced).sum(-2)
+    spread = spread * ((effects.freedom + squares) / freedom)[:, None]
+    error = source.ratios[others] - (reduced * residual).sum(-2)
+    known = gammaln(0.5 * (freedom + 1.0)) - gammaln(0.5 * freedom) - 0.5 * np.log(freedom * np.pi * spread)
+    return np.asarray(known - 0.5 * (freedom + 1.0) * np.log1p(error * error / (freedom * spread)))
 
 
 def _loss(sources: Sequence[Source], effects: learning.Effects) -> float:
@@ -198,20 +193,13 @@ def _loss(sources: Sequence[Source], effects: learning.Effects) -> float:
 def _effects(shared: Array, own: Array) -> learning.Effects:
     """Constants from the logarithms of their shares, reaches and own values."""
     shares, reaches = np.exp(shared[: len(learning.EFFECTS)]), np.exp(shared[len(learning.EFFECTS) :])
-    variance, noise, freedom, chance, common, *parts = np.exp(own).tolist()
+    variance, noise, freedom, *parts = np.exp(own).tolist()
+    of_effects, lengths = tuple((shares / shares.sum()).tolist()), tuple(reaches.tolist())
     of_parts = tuple(part / variance for part in parts)
-    constants = (variance, noise, freedom, chance, common / variance)
-    whole = float(shares.sum())
-    return learning.Effects(
-        tuple((shares / whole).tolist()), tuple(reaches.tolist()), of_parts, *constants, width=1.0, growth=0.0
-    )
+    return learning.Effects(of_effects, lengths, of_parts, variance, noise, freedom, width=1.0, growth=0.0)
 
 
-_OWN_BOUNDS = (
-    *((-10.0, 2.0), (-5.0, 1.0), (math.log(1.5), math.log(60.0))),
-    *((math.log(0.001), math.log(0.5)), (math.log(0.05), math.log(1.0))),
-)
-"""Of the logarithms of variance, noise, freedom, chance and common variance (not over the variance)."""
+_OWN_BOUNDS = ((-10.0, 2.0), (-5.0, 1.0), (math.log(1.5), math.log(60.0)))  # logarithms of variance, noise, freedom
 _PART, _PART_BOUNDS = -4.0, (-9.0, 0.0)  # first value and bounds of the logarithm of the variance of a part
 _SHARED_BOUNDS = (*((-6.0, 3.0),) * len(learning.EFFECTS), *((0.0, 4.5),) * len(learning.REACHES))
 _RIDGE = 1e-3  # weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal [-]
@@ -229,7 +217,7 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None]) -> di
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
     shared = np.array([0.0] * len(learning.EFFECTS) + [2.0] * len(learning.REACHES))
     parts = {name: [_PART] * len(learning.PARTS.get(name, ())) for name in by_name}
-    starts = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4, *own]) for name, own in parts.items()}
+    starts = {name: np.array([-3.5, -2.0, 1.2, *own]) for name, own in parts.items()}
     informative = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_all(values: Array) -> float:

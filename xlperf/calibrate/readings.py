@@ -44,6 +44,7 @@ from xlperf.measurements.published import POWER, Published, PublishedPlans, shee
 SHEET = "first_predictions"
 NAMES = {STEP_TIME: "step", TIME_PER_TOKEN: "token", FIRST_TOKEN: "first", MEMORY: "memory"}
 """Constants of the band of each quantity."""
+FirstPredictions = dict[tuple[str, str, str], tuple[float, str]]
 _ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
@@ -77,7 +78,7 @@ class Readings:
         return np.asarray(1.0 / np.sqrt(count[at]))
 
 
-def first_predictions() -> dict[tuple[str, str, str], tuple[float, str]]:
+def first_predictions() -> FirstPredictions:
     """First prediction (NaN if it was refused) and group of published values by (kind, row, metric)."""
     sheet = sheet_rows(resources.workbook("validation.xlsx"), SHEET, "row_id")
     header, lines, _ = sheet if sheet is not None else ([], [], None)
@@ -93,22 +94,26 @@ def readings_of(published: Sequence[Published], catalog: Catalog) -> Readings:
     return Readings(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Readings)))
 
 
-def _readings(
-    published: Published, catalog: Catalog, known: dict[tuple[str, str, str], tuple[float, str]], baselines: Baselines
-) -> Readings:
-    kind, names = published.kind, {row for kind, row, _ in known if kind == published.kind}
+def first_errors(rows: Published, errors: published_errors.Errors, known: FirstPredictions) -> list[tuple[float, str]]:
+    """Logarithm of the first prediction of each entry over its measurement, NaN without one, and its group."""
+    row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
+    result = []
+    for name, quantity in zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True):
+        metric = next(word for word, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
+        first, group = known.get((rows.kind, name, metric), (math.nan, ""))
+        ratio = math.log(first / rows.number[metric][row_of[name]])
+        result.append((-ratio if metric in RATES else ratio, group))
+    return result
+
+
+def _readings(published: Published, catalog: Catalog, known: FirstPredictions, baselines: Baselines) -> Readings:
+    names = {row for kind, row, _ in known if kind == published.kind}
     rows = published.take([row for row, name in enumerate(published.text["row_id"]) if name in names])
     plans = published_errors.plans_of(rows, catalog)
     errors = published_errors.errors_of(plans, tuple(NAMES))
-    row_of = {name: row for row, name in enumerate(rows.text["row_id"])}
-    firsts, kept = [], []
-    for at, (name, quantity) in enumerate(zip(errors.row_ids.tolist(), errors.quantity.tolist(), strict=True)):
-        metric = next(word for word, of, primary in metrics_of(rows, row_of[name]) if primary and of == quantity)
-        first, group = known.get((kind, name, metric), (math.nan, ""))
-        if not math.isnan(first):
-            ratio = math.log(first / rows.number[metric][row_of[name]])
-            firsts.append((-ratio if metric in RATES else ratio, group))
-            kept.append(at)
+    firsts = first_errors(rows, errors, known)
+    kept = [at for at, (log, _) in enumerate(firsts) if not math.isnan(log)]
+    firsts = [firsts[at] for at in kept]
     errors, few = errors.take(np.array(kept, dtype=np.int64)), np.zeros(0)
     if kept:
         few = errors.fitted + baselines.changes(plans, predicted(plans), errors)
@@ -116,7 +121,7 @@ def _readings(
     return Readings(
         row_ids=errors.row_ids,
         quantity=errors.quantity,
-        source=np.array([rows.text["source_id"][row_of[name]] for name in errors.row_ids.tolist()], dtype=object),
+        source=np.array(rows.text["source_id"], dtype=object)[plans.index[errors.plan]],
         reading=np.array([_reading(group) for _, group in firsts], dtype=object),
         line=published_errors.vendor_lines(errors, catalog),
         software=errors.software,

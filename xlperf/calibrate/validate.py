@@ -366,7 +366,7 @@ def effects(catalog: Catalog) -> list[Effect]:
         tables = runs.predicted, evaluate_resolved(runs.plans, catalog)[1]
         for quantity, process in runs.processes.items():
             factor = unit_of(schema[quantity]).factor
-            for row, ratio in zip(runs.rows[quantity].tolist(), process.ratios.tolist(), strict=True):
+            for row, ratio in sorted(zip(runs.rows[quantity].tolist(), process.ratios.tolist(), strict=True)):
                 names = [quantity, f"{quantity}_low", f"{quantity}_high"]
                 values = [[float(table.number(name)[row]) / factor for name in names] for table in tables]
                 before, now = ((value[0], value[1], value[2]) for value in values)

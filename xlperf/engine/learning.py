@@ -43,7 +43,7 @@ REACHES = {
 """Columns of plans that define the distance between settings, by the constant for its reach."""
 _NUMBERS = tuple(name for part in ("degrees", "load", "lengths") for name in REACHES[part])
 _CHOICES = REACHES["choices"]
-OWN = ("variance", "noise", "freedom", "chance", "common", "width", "growth")
+OWN = ("variance", "noise", "freedom", "width", "growth")
 PARTS = {
     "step_time": STEP_PARTS,
     "tpot": ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead", "prefill_share"),
@@ -60,8 +60,6 @@ class Effects(NamedTuple):
     variance: float  # of a log ratio without noise
     noise: float  # variance of the noise over it [-]
     freedom: float  # degrees of freedom of the Student-t distribution [-]
-    chance: float  # that a user's runs have one more effect in common, such as another way of measuring [-]
-    common: float  # variance of that effect over the variance [-]
     width: float  # half-width of an 80 % band over the scale of the process after one run [-]
     growth: float  # power of the number of runs by which it grows [-]
 
@@ -175,47 +173,32 @@ class Process:
         .. math:: \mu = k^T K^{-1} r, \quad s^2 = \frac{\nu + r^T K^{-1} r}{\nu + n} (k_0 - k^T K^{-1} k)
 
         with :math:`K` the covariance of n runs with their noise, :math:`k` that between runs and a plan, :math:`k_0`
-        the variance of the plan; a mixture of two such processes, without and with one more effect that all runs have
-        in common.
+        the variance of the plan.
         """
         effects, runs = self.effects, self.places
         scale, count = float(np.sqrt(effects.variance)), len(self.ratios)
         near, own = covariance(plans, runs, effects), covariance(runs, runs, effects)
-        alone = 1.0 + total(np.asarray(effects.parts) * plans.parts * plans.parts)
-        cases = []
-        for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
-            whole = own + (common + effects.noise * np.eye(count))
-            reduced, residual, determinant = _eliminated(whole, near + common, self.ratios / scale)
-            before = alone + common + effects.noise
-            remaining = np.maximum(before - total(reduced * reduced), 1e-12)
-            squares = float(total(residual * residual))
-            size = (effects.freedom + squares) / (effects.freedom + count)
-            unlikely = 0.5 * (effects.freedom + count) * float(log(1.0 + squares / effects.freedom)) + determinant
-            cases.append((float(log(chance)) - unlikely, total(reduced * residual), size, remaining, before))
-        # Mean and variance of both cases, weighted by how likely they make the runs.
-        odds = float(exp(np.clip(cases[1][0] - cases[0][0], -700.0, 700.0)))
-        weights = 1.0 / (1.0 + odds), odds / (1.0 + odds)
-        mean = weights[0] * cases[0][1] + weights[1] * cases[1][1]
-        variance, unknown, first = np.zeros(len(near)), np.zeros(len(near)), np.zeros(len(near))
-        for weight, (_, middle, size, remaining, before) in zip(weights, cases, strict=True):
-            variance += weight * (size * remaining + (middle - mean) * (middle - mean))
-            unknown += weight * (remaining / before)
-            first += weight * size * before
+        reduced, residual = _eliminated(own + effects.noise * np.eye(count), near, self.ratios / scale)
+        before = 1.0 + total(np.asarray(effects.parts) * plans.parts * plans.parts) + effects.noise
+        remaining = np.maximum(before - total(reduced * reduced), 1e-12)
+        mean = total(reduced * residual)
+        size = (effects.freedom + float(total(residual * residual))) / (effects.freedom + count)
         width = scale * effects.width * float(power(np.float64(count), np.float64(effects.growth)))
         gaps = np.abs(self.ratios[None, :] - scale * mean[:, None])
         equal = _likeness(plans, runs, effects) >= 1.0 - 1e-9
         cover = np.where(equal, gaps, 0.0).max(axis=-1)
-        return Learned(scale * mean, width * np.sqrt(variance), unknown, width * np.sqrt(first), cover)
+        half, first = (width * np.sqrt(size * variance) for variance in (remaining, before))
+        return Learned(scale * mean, half, remaining / before, first, cover)
 
 
-def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array, float]:
-    """L^-1 ``near`` and L^-1 ``ratios`` with L the Cholesky factor of ``own``, and the logarithm of its determinant."""
+def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array]:
+    """L^-1 ``near`` and L^-1 ``ratios`` with L the Cholesky factor of ``own``."""
     count = len(own)
     lines = np.concatenate([own, near.T, ratios[:, None]], axis=1)
     for step in range(count):
         lines[step] /= np.sqrt(lines[step, step])
         lines[step + 1 :] -= lines[step, step + 1 : count, None] * lines[step]
-    return lines[:, count:-1].T, lines[:, -1], float(total(log(np.diagonal(lines))))
+    return lines[:, count:-1].T, lines[:, -1]
 
 
 def band(learned: Learned, ends: Array) -> Array:
@@ -237,7 +220,7 @@ def ends_after_a_run(plans: Table, results: Mapping[str, np.ndarray], quantity: 
     for row in range(len(plans)):
         place = places.take(np.array([row]))
         learned = Process(effects, place, np.zeros(1)).learned(place)
-        ends[:, row] = Corrections({quantity: learned}, {quantity: 1}).ends(quantity, logs[:, [row]])[:, 0]
+        ends[:, row] = Corrections({quantity: learned}, {quantity: 1}, results).ends(quantity, logs[:, [row]])[:, 0]
     return ends
 
 
@@ -290,7 +273,6 @@ class OwnRuns:
     names: tuple[dict[str, int], dict[str, int], dict[str, int]]  # codes by model, accelerator, software, casefolded
     processes: dict[str, Process]
     rows: dict[str, np.ndarray]  # positions in ``plans`` of the runs of each quantity, in the order of its process
-    measured: dict[str, tuple[str, ...]]  # result that gave the ratio of each of these runs
 
     def codes(self, at: int, names: Sequence[str]) -> np.ndarray:
         """Codes of models, accelerators or software by name; -1 for names without a run."""
@@ -303,6 +285,11 @@ class Corrections:
 
     learned: dict[str, Learned]
     counts: dict[str, int]
+    predicted: Mapping[str, np.ndarray]  # results of the block without runs
+
+    def drawing(self, results: Mapping[str, Array], **rates: Array) -> Mapping[str, Array]:
+        """Results to predict power from: those without runs and ``rates`` without them if the runs measured power."""
+        return {**results, **self.predicted, **rates} if "accelerator_power" in self.learned else results
 
     def factor(self, quantity: str, size: int = 1) -> Array:
         """Factor on predictions; 1 without runs of the quantity."""
@@ -357,16 +344,16 @@ def _of_kind(plans: Table, plain: Catalog, evaluate: Evaluate, faults: list[Faul
     names, places = _names_of(plans, plain)
     schema = results_of(plans.kind).by_name
     taught = np.zeros(len(plans), dtype=bool)
-    processes, rows_of, measured_of = {}, {}, {}
+    processes, rows_of = {}, {}
     for quantity, results in OF_QUANTITY[plans.kind].items():
-        ratios, source = np.full(len(plans), math.nan), [""] * len(plans)
+        ratios = np.full(len(plans), math.nan)
         for name in results:
             stated = plans.number(MEASURED + name)
             for row in np.flatnonzero(~np.isnan(stated) & np.isnan(ratios)).tolist():
                 measured, value = stated[[row]], predicted.number(name)[[row]]
                 with np.errstate(all="ignore"):
                     ratio = float(log_ratio(measured, value, schema[name].is_larger_better)[0])
-                taught[row], source[row] = True, name
+                taught[row] = True
                 fault = _fault(plans, predicted, row, name, ratio)
                 if fault is None:
                     ratios[row] = ratio
@@ -380,12 +367,11 @@ def _of_kind(plans: Table, plain: Catalog, evaluate: Evaluate, faults: list[Faul
             parts = shares_of(quantity, predicted.columns)
             processes[quantity] = Process(effects_of(quantity), places._replace(parts=parts).take(rows), ratios[rows])
             rows_of[quantity] = rows
-            measured_of[quantity] = tuple(source[row] for row in rows.tolist())
     for row in np.flatnonzero(~taught).tolist():
         wanted = [f"measured {names[0].replace('_', ' ')}" for names in OF_QUANTITY[plans.kind].values()]
         problem = f"the run has no measured value that teaches; enter {', '.join(wanted[:-1])} or {wanted[-1]}"
         faults.append(Fault(plans.place(row, "name"), problem))
-    return OwnRuns(plans, predicted, names, processes, rows_of, measured_of)
+    return OwnRuns(plans, predicted, names, processes, rows_of)
 
 
 def _fault(plans: Table, predicted: Table, row: int, name: str, ratio: float) -> Fault | None:
@@ -460,7 +446,8 @@ def corrections(
         for quantity, process in runs.processes.items()
         if results.keys() >= set(PARTS.get(quantity, ()))
     }
-    return Corrections(learned, {quantity: len(process.ratios) for quantity, process in runs.processes.items()})
+    counts = {quantity: len(process.ratios) for quantity, process in runs.processes.items()}
+    return Corrections(learned, counts, results)
 
 
 def corrected_training(results: Mapping[str, Array], own: Corrections) -> dict[str, Array]:

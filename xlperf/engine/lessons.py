@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.base.arrays import exp, log
+from xlperf.base.arrays import exp, expm1, log
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.engine.learning import PARTS, WORDS, OwnRuns, Process, own_runs_of
 from xlperf.engine.tables import evaluate
 
-_SMALL = 0.02  # least log change of the time of the runs that a part is named for [-]
+_SMALL, _MOST = 0.02, 0.5  # least log change of the time of the runs that a part is named for, and its share [-]
 OUTLIER = float(log(2.0))  # log ratio between a run and its prediction by the other runs from which it is named [-]
 
 
@@ -56,7 +56,7 @@ class Lesson:
         """The lesson as a sentence."""
         count = f"{self.runs} run{'s' * (self.runs > 1)}"
         text = f"your {WORDS[self.quantity].format(f'{self.factor:.3g}')} ({count})"
-        if self.part[0]:
+        if self.part[0] and not self.outliers:
             text += f", most of it in {self.part[0]}, which takes {self.part[1]:.3g} times as long"
         text += f"; error of the runs {100.0 * self.before:.3g} % before, {100.0 * self.after:.3g} % after"
         if not math.isnan(self.left_out):
@@ -91,22 +91,25 @@ def _lesson(runs: OwnRuns, quantity: str, process: Process) -> Lesson:
     errors = [float(np.median(np.abs(exp(-ratios + mean) - 1.0))) for mean in (0.0, after.mean, expected)]
     left_out = errors[2] if count > 1 else math.nan
     factor = float(exp(np.median(after.mean)))
-    part = _largest_part(process, PARTS.get(quantity, ()))
+    part = _largest_part(process, PARTS.get(quantity, ()), float(log(factor)))
     return Lesson(quantity, count, factor, errors[0], errors[1], left_out, tuple(outliers), part)
 
 
-def _largest_part(process: Process, names: Sequence[str]) -> tuple[str, float]:
-    """The part of the time that changes the time of the runs most, and how many times as long it takes."""
+def _largest_part(process: Process, names: Sequence[str], change: float) -> tuple[str, float]:
+    """The part of the time with most of a log change of the time of the runs, and how many times as long it takes;
+    blank if no part has half of the change.
+    """
     if not names:
         return "", 1.0
     count = len(names)
     parts = np.concatenate([np.zeros((1, count)), np.eye(count)])  # plans of no part, and of one part alone
     places = process.places.take(np.zeros(count + 1, dtype=np.int64))
     means = process.learned(places._replace(parts=parts)).mean
-    changes = means[1:] - means[0]
-    effect = changes * process.places.parts.mean(axis=0)
+    shares = process.places.parts.mean(axis=0)
+    effect = (means[1:] - means[0]) * shares  # of a part on the logarithm of the whole time
     largest = int(np.argmax(np.abs(effect)))
-    if abs(effect[largest]) < _SMALL:
+    if abs(effect[largest]) < _SMALL or effect[largest] / change < _MOST:
         return "", 1.0
+    factor = max(1.0 + float(expm1(effect[largest]) / shares[largest]), 0.0)
     name = names[largest].removeprefix("time_").replace("_", " ")
-    return name.replace("prefill share", "prompts between tokens"), float(exp(changes[largest]))
+    return name.replace("prefill share", "prompts between tokens"), factor

@@ -385,9 +385,11 @@ def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
 def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
     """Cost and power of tokens, each pool on its own terms."""
     share, rate, count = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
-    power = _power(served, results)
+    drawing = results if own is None else own.drawing(results)
+    power = _power(served, drawing)
     if own is not None:
-        drawn = own.factor("accelerator_power", len(rate))
+        before, after = (pool_mean(*power, each["prefill_share"]) for each in (drawing, results))
+        drawn = own.factor("accelerator_power", len(rate)) * divide(before, after)
         power = power[0] * drawn, power[1] * drawn
     decoding, prefilling = (
         drawn_terms(each.terms, watts, each.limits.own)
@@ -399,7 +401,7 @@ def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None
         rows, experts = served.split, served.experts
         counts = served.setting.plan.num_accelerators[rows], served.stated.expert_accelerators[rows]
         expert_share = np.asarray(counts[1] / (counts[0] + counts[1]))
-        attention_watts, expert_watts = _expert_power(served, experts, results)
+        attention_watts, expert_watts = _expert_power(served, experts, drawing)
         if own is not None:
             attention_watts, expert_watts = attention_watts * drawn[rows], expert_watts * drawn[rows]
         limits = served.setting.limits.take(rows)
@@ -444,10 +446,8 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
     decoding, prefilling = served.setting, served.prefilling or served.setting
     first, second = decoding.deployment, prefilling.deployment
     plan = _with_sizes(served.stated, first.plan)
-    machines = (
-        Machine(first.device, decoding.limits, decoding.power),
-        Machine(second.device, prefilling.limits, prefilling.power),
-    )
+    machine = Machine(first.device, decoding.limits, decoding.power)
+    machines = machine, Machine(second.device, prefilling.limits, prefilling.power)
     work = ServedWork(first.model, plan, first.architecture, results, first.popularity)
     return serving_power(machines, work)
 

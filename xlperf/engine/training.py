@@ -264,7 +264,8 @@ def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array], own: 
     """Power, energy, and cost of tokens, steps and whole runs."""
     plan, time = setting.plan, results["step_time"]
     machine = Machine(setting.device, joined.power, setting.constants[_POWER])
-    power = training_power(machine, joined.model, plan, results)
+    drawing = results if own is None else own.drawing(results, hfu=results["hfu"] * own.factor("step_time"))
+    power = training_power(machine, joined.model, plan, drawing)
     if own is not None:
         power = power * own.factor("accelerator_power")
     terms = drawn_terms(joined.terms, power, joined.power.own)
