@@ -254,7 +254,7 @@ _SHORT = (
 )  # fmt: skip
 _ALONE = (FIRST_TOKEN, MEMORY)  # quantities that the README shows for all models together
 _FEWEST = 10  # least number of runs of a line of the table of groups [-]
-_MOST = 16  # largest number of lines of that table [-]
+_MOST = 14  # largest number of lines of that table [-]
 _SHOWN_RUNS = ("1", "10")  # numbers of own runs of the table [-]
 _KINDS = {None: "all", False: "dense", True: "with experts"}
 
@@ -393,15 +393,6 @@ TABLES: dict[str, Callable[[Page], Table]] = {
     "deployments": Page.deployments, "own-runs": Page.own_runs,
 }  # fmt: skip
 """Tables by the name of their markers."""
-_BELOW = {
-    "own-runs": (
-        "",
-        "Readings as first predicted. *Median error* and the next columns are by source: the median over sources of",
-        "the median over the other rows of each; a source of two rows, chosen to differ, counts like one of 24. *By",
-        "pair*: the median over all pairs of some runs and another row, at most 24 rows a source.",
-    )
-}
-"""Lines below a table that define its columns."""
 
 
 def write_tables(path: Path, page: Page) -> list[str]:
@@ -427,10 +418,7 @@ def markdown(name: str, table: Table) -> str:
     numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]
     rule = "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
     rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
-    return (
-        "\n".join([f"<!-- {name}: begin -->", rows[0], rule, *rows[1:], *_BELOW.get(name, ()), f"<!-- {name}: end -->"])
-        + "\n"
-    )
+    return "\n".join([f"<!-- {name}: begin -->", rows[0], rule, *rows[1:], f"<!-- {name}: end -->"]) + "\n"
 
 
 def _expected(sources: np.ndarray, first: Array, few: Array, today: Array, width: Array) -> tuple[str, ...]:

@@ -460,6 +460,7 @@ def _read_rows(path: str | os.PathLike[str], sheet: str | None, kind_of: KindOf,
     if ending in _SAVED_OTHERWISE:
         raise InputError(Fault(name, f"is {_SAVED_OTHERWISE[ending]}; open it there and save it as .xlsx"))
     remedy = f"; of a log or launch file: xlperf launch --read {name} -o plans.csv" if meant == PLANS else ""
+    remedy += f"; of a log's own run: xlperf diagnose --log {name} --mine runs.csv" if ending == ".log" else ""
     problem = f'{meant} must be a workbook (.xlsx), .csv or .parquet, got the ending "{ending}"{remedy}'
     raise InputError(Fault(name, problem))
 

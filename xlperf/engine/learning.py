@@ -288,7 +288,7 @@ class Corrections:
     predicted: Mapping[str, np.ndarray]  # results of the block without runs
 
     def drawing(self, results: Mapping[str, Array], **rates: Array) -> Mapping[str, Array]:
-        """Results to predict power from: those without runs and ``rates`` without them if the runs measured power."""
+        """Results to predict power from: without runs, with ``rates`` without them, if the runs measured power."""
         return {**results, **self.predicted, **rates} if "accelerator_power" in self.learned else results
 
     def factor(self, quantity: str, size: int = 1) -> Array:
@@ -296,7 +296,7 @@ class Corrections:
         return exp(self.learned[quantity].mean) if quantity in self.learned else np.ones(size)
 
     def ends(self, quantity: str, logs: Array) -> Array:
-        """Logarithms of both ends of a band (2, rows) around the corrected prediction, from those without runs."""
+        """Logarithms of both ends of a band (2, rows) around the corrected prediction, from the ends without runs."""
         if quantity not in self.learned:
             return logs
         sign = np.array([[-1.0], [1.0]])
@@ -308,7 +308,7 @@ class Corrections:
         for name in self.learned:
             runs = f"{self.counts[name]} own run{'s' * (self.counts[name] > 1)}"
             words = f"{runs}: {WORDS[name]} without"
-            remarks.append(Remark(~illegal, words, (np.round(self.factor(name), 3),)))
+            remarks.append(Remark(~illegal, words, (np.char.mod("%.2f", self.factor(name)),)))
         return remarks
 
 

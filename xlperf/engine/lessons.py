@@ -55,12 +55,14 @@ class Lesson:
     def words(self) -> str:
         """The lesson as a sentence."""
         count = f"{self.runs} run{'s' * (self.runs > 1)}"
-        text = f"your {WORDS[self.quantity].format(f'{self.factor:.3g}')} ({count})"
+        text = f"your {WORDS[self.quantity].format(f'{self.factor:.2f}')} ({count})"
         if self.part[0] and not self.outliers:
             text += f", most of it in {self.part[0]}, which takes {self.part[1]:.3g} times as long"
-        text += f"; error of the runs {100.0 * self.before:.3g} % before, {100.0 * self.after:.3g} % after"
-        if not math.isnan(self.left_out):
-            text += f", {100.0 * self.left_out:.3g} % of each predicted by the others"
+        if math.isnan(self.left_out):
+            text += f"; without it the prediction is {100.0 * self.before:.1f} % off"
+        else:
+            text += f"; error of the runs {100.0 * self.before:.1f} % before, {100.0 * self.after:.1f} % after"
+            text += f", {100.0 * self.left_out:.1f} % of each predicted by the others"
         for name, factor in self.outliers:
             text += f"; {name} is {factor:.3g} times what {'the others say' if self.runs > 1 else 'was predicted'}"
             text += ": is it this plan, in this unit?"
